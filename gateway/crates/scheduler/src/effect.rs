@@ -1,0 +1,180 @@
+//! What the core asks the driver to do.
+
+use std::time::Duration;
+
+use crate::id::{AttemptId, ReplicaId, RequestId};
+
+/// One thing to do. The order matters: perform them as they come.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Send the request to the replica. The slot is taken until `AttemptEnded` or `RequestAbandoned`.
+    Dispatch {
+        /// Which request.
+        request: RequestId,
+        /// New in this run.
+        attempt: AttemptId,
+        /// Where.
+        replica: ReplicaId,
+        /// The first try is 1.
+        number: u32,
+    },
+    /// Stop a running attempt: it is over, its slot is free. The request itself goes on (another `Dispatch`
+    /// or a `Reject` follows) unless content was sent, in which case it has ended.
+    Cancel {
+        /// Which.
+        attempt: AttemptId,
+        /// Its request.
+        request: RequestId,
+        /// Why.
+        why: CancelReason,
+    },
+    /// The request ends without an answer.
+    Reject {
+        /// Which.
+        request: RequestId,
+        /// Why.
+        reason: ShedReason,
+        /// When trying again makes sense, from the queue's own estimate, without jitter.
+        retry_after: Duration,
+    },
+    /// A replica changed its state.
+    Changed {
+        /// Which.
+        replica: ReplicaId,
+        /// Before.
+        from: ReplicaState,
+        /// Now.
+        to: ReplicaState,
+        /// Why.
+        why: ChangeReason,
+    },
+    /// Probe this replica as soon as may be and report. At most one is outstanding per replica.
+    Probe {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// A draining replica has nothing running any more.
+    Drained {
+        /// Which.
+        replica: ReplicaId,
+    },
+}
+
+/// Why a running attempt is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CancelReason {
+    /// The operator removed the replica.
+    ReplicaRemoved,
+    /// The drain's deadline passed.
+    DrainDeadline,
+    /// The request's own deadline passed.
+    Deadline,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ShedReason {
+    /// 503 `no_capacity`: no replica that could serve it came up in time.
+    NoCapacity,
+    /// 503 `queue_full`: the queue's bound by count or by bytes.
+    QueueFull,
+    /// 503 `overloaded`: waited longer than its class may.
+    QueueAge,
+    /// 504 `deadline_exceeded`.
+    Deadline,
+    /// 502 `upstream_error`: tried on as many replicas as allowed, or as there are.
+    AttemptsExhausted,
+    /// 502 `upstream_error`: too much of the traffic is retries already.
+    RetryBudget,
+    /// 400 `context_length_exceeded`: no replica of the model has a context that large.
+    ContextExceeded,
+}
+
+/// Where a replica stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ReplicaState {
+    /// Known, not probed yet.
+    Joining,
+    /// Alive, model not loaded.
+    Loading,
+    /// Takes work.
+    Ready,
+    /// One sign of trouble: still takes work, a probe is under way.
+    Suspect,
+    /// Takes no work until its penalty is over and a probe succeeds.
+    Out,
+    /// The probe succeeded: exactly one real request, then slot after slot.
+    Probation,
+    /// Takes no new work because an operator said so.
+    Draining,
+    /// Takes no work until an operator acts.
+    Misconfigured,
+}
+
+impl ReplicaState {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Joining,
+        Self::Loading,
+        Self::Ready,
+        Self::Suspect,
+        Self::Out,
+        Self::Probation,
+        Self::Draining,
+        Self::Misconfigured,
+    ];
+
+    /// The name in the admin API, logs and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Joining => "joining",
+            Self::Loading => "loading",
+            Self::Ready => "ready",
+            Self::Suspect => "suspect",
+            Self::Out => "out",
+            Self::Probation => "probation",
+            Self::Draining => "draining",
+            Self::Misconfigured => "misconfigured",
+        }
+    }
+}
+
+/// Why a replica changed its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ChangeReason {
+    /// A probe said so.
+    Probe,
+    /// Connect, TLS, reset.
+    HardFailure,
+    /// 5xx, broken, stalled.
+    SoftFailure,
+    /// Its penalty is over.
+    PenaltyOver,
+    /// A request succeeded.
+    Success,
+    /// The operator.
+    Operator,
+    /// The replica answered 503 "Loading model".
+    Loading,
+    /// Wrong key or wrong model.
+    Misconfigured,
+    /// Every replica of its relay failed at once: held, not ejected.
+    RelayDown,
+}
+
+impl ChangeReason {
+    /// The name in the admin API, logs and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Probe => "probe",
+            Self::HardFailure => "hard_failure",
+            Self::SoftFailure => "soft_failure",
+            Self::PenaltyOver => "penalty_over",
+            Self::Success => "success",
+            Self::Operator => "operator",
+            Self::Loading => "loading",
+            Self::Misconfigured => "misconfigured",
+            Self::RelayDown => "relay_down",
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! What the driver tells the core.
+
+use std::time::Duration;
+
+use crate::{
+    config::SchedulerConfig,
+    id::{AttemptId, ModelId, RelayId, ReplicaId, RequestId, TenantId},
+    time::Timestamp,
+};
+
+/// Something that happened in the world.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A request that passed every check wants a slot. Answered by `Dispatch` or `Reject`.
+    RequestArrived {
+        /// New in this run.
+        request: RequestId,
+        /// What it needs.
+        spec: RequestSpec,
+    },
+    /// The client left, or the driver gave up. Ends the request in whatever phase it is and frees its slot;
+    /// a running attempt is over with it (no `AttemptEnded` follows). Unknown or ended requests are ignored.
+    RequestAbandoned {
+        /// Which.
+        request: RequestId,
+    },
+    /// The first content of an attempt has arrived from the replica.
+    FirstToken {
+        /// Which.
+        attempt: AttemptId,
+    },
+    /// The attempt is over. A failure before content was sent goes back to the front of the queue (and later
+    /// ends in another `Dispatch` or a `Reject`); everything else ends the request. Unknown attempts are ignored.
+    AttemptEnded {
+        /// Which.
+        attempt: AttemptId,
+        /// How.
+        outcome: Outcome,
+        /// The client has already seen content of this answer: no failover.
+        content_sent: bool,
+        /// What was measured, if anything was.
+        timings: Option<Timings>,
+    },
+    /// A replica exists (or its static description changed). A new one starts in `Joining` and a probe is asked for.
+    ReplicaUp {
+        /// Which.
+        replica: ReplicaId,
+        /// Its description; replaces an earlier one.
+        spec: ReplicaSpec,
+    },
+    /// A probe, or a heartbeat, says something about a replica.
+    ReplicaReported {
+        /// Which.
+        replica: ReplicaId,
+        /// What.
+        report: Report,
+    },
+    /// The replica is gone for good: running attempts are cancelled (and fail over), the replica is forgotten.
+    ReplicaRemoved {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// Start nothing new there. `Drained` follows when nothing runs any more.
+    DrainReplica {
+        /// Which.
+        replica: ReplicaId,
+        /// Cancel what still runs then (those attempts fail over if no content was sent).
+        deadline: Option<Timestamp>,
+    },
+    /// Take a drain back.
+    UndrainReplica {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// New settings; take effect at once and lose nothing.
+    Configured {
+        /// All of them.
+        config: SchedulerConfig,
+    },
+}
+
+/// How urgent a request is. Ordered: the most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Someone is waiting for the first token.
+    Interactive,
+    /// The default.
+    Standard,
+    /// Whenever there is room.
+    Batch,
+}
+
+impl Class {
+    /// All of them, the most urgent first.
+    pub const ALL: [Self; 3] = [Self::Interactive, Self::Standard, Self::Batch];
+
+    /// The name in headers, configuration and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Interactive => "interactive",
+            Self::Standard => "standard",
+            Self::Batch => "batch",
+        }
+    }
+}
+
+/// The kinds of work a replica can do; bit positions are the driver's (one per public route).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RouteSet(pub u16);
+
+impl RouteSet {
+    /// Whether the kind of work with this bit position is in the set.
+    pub const fn contains(self, route: u8) -> bool {
+        self.0 & (1 << route) != 0
+    }
+}
+
+/// What a request needs, as far as the choice of replica is concerned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestSpec {
+    /// The model, aliases resolved.
+    pub model: ModelId,
+    /// Bit position in [`RouteSet`].
+    pub route: u8,
+    /// Who asks.
+    pub tenant: TenantId,
+    /// How urgent.
+    pub class: Class,
+    /// Answered with 504 after this.
+    pub deadline: Option<Timestamp>,
+    /// Estimated tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Estimated tokens of the answer.
+    pub output_tokens: u32,
+    /// Bytes the gateway holds for it while it waits.
+    pub body_bytes: u64,
+    /// Fingerprints of the prompt's blocks, first block first; empty when unknown.
+    pub prefix: Vec<u64>,
+}
+
+/// A replica's description: stated by the operator or found by probing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicaSpec {
+    /// Models it serves; empty until known.
+    pub models: Vec<ModelId>,
+    /// Routes it serves.
+    pub routes: RouteSet,
+    /// Concurrent requests it takes; at least 1.
+    pub slots: u16,
+    /// Tokens that prompt and answer of one slot must fit, if known.
+    pub context_tokens: Option<u32>,
+    /// What it is reached through.
+    pub relay: RelayId,
+}
+
+/// What a probe found. The driver reads the body, not only the status.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Report {
+    /// Alive and able to serve.
+    Ready,
+    /// Alive, its model is not loaded yet.
+    Loading,
+    /// It will not work until an operator does something: wrong key, wrong model.
+    Misconfigured,
+    /// Connect, TLS, or reset: nobody is there.
+    Unreachable,
+    /// It answered, and the answer says that it is broken (5xx, HTML, status "error").
+    Failing,
+    /// No answer in time. No evidence while a request of ours runs there.
+    TimedOut,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Outcome {
+    /// A whole answer.
+    Success,
+    /// Hard: nobody there.
+    Hard(HardFailure),
+    /// Soft: there, and not well.
+    Soft(SoftFailure),
+    /// The request's own fault (4xx), or the model's. Ends the request, says nothing about the replica.
+    RequestFault,
+    /// The prompt does not fit this replica's context: try one with a larger context. Says nothing about its health.
+    ContextExceeded,
+    /// 503 "Loading model": elsewhere, and this one is `Loading` until a probe says otherwise.
+    Loading,
+    /// 401/403 to our own key, or the model is not there: elsewhere, and `Misconfigured`.
+    Misconfigured,
+}
+
+/// Hard failures: connect, TLS, reset before the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HardFailure {
+    /// Refused, unreachable, name not found, or no answer in the connect deadline.
+    Connect,
+    /// Handshake failed or hung.
+    Tls,
+    /// The connection broke after it was set up and before any head.
+    Reset,
+}
+
+/// Soft failures.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SoftFailure {
+    /// A 5xx of the engine.
+    Status,
+    /// 429, or 503 with Retry-After: full. The replica gets no new work for that long (capped).
+    Busy {
+        /// What the replica asked for.
+        retry_after: Option<Duration>,
+    },
+    /// Not what the route answers with: HTML of a tunnel, empty, malformed.
+    BadAnswer,
+    /// The body broke off.
+    Broken,
+    /// No head, or no first progress, in its deadline.
+    NoFirstToken,
+    /// The gap between tokens passed its deadline.
+    Stalled,
+}
+
+/// What was measured of an attempt. Rates are per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timings {
+    /// Prompt tokens that were really read (not cached).
+    pub prefill_tokens: u32,
+    /// How long that took.
+    pub prefill: Duration,
+    /// Tokens written.
+    pub decode_tokens: u32,
+    /// How long that took, from the first token on.
+    pub decode: Duration,
+    /// Prompt tokens found in the replica's cache.
+    pub cached_tokens: u32,
+}
