@@ -1,1 +1,3 @@
-//! placeholder
+//! Virtual time: the phone model, arrivals, and the event loop that drives `scheduler` without a socket or a clock.
+
+pub mod phone;
