@@ -1,1 +1,24 @@
-//! placeholder
+//! Huntgroup: one stable OpenAI-compatible address in front of many phones.
+//!
+//! The modules in the order in which a request meets them; `pipeline` is the table of contents.
+
+pub mod app;
+pub mod listener;
+pub mod pipeline;
+
+pub mod auth;
+pub mod dispatch;
+pub mod ratelimit;
+pub mod relay;
+pub mod request;
+pub mod telemetry;
+pub mod upstream;
+
+pub mod admin;
+pub mod cli;
+pub mod config;
+pub mod fleet;
+
+pub mod clock;
+pub mod error;
+pub mod shutdown;
