@@ -1,0 +1,335 @@
+//! The families built from `names`, and the counters that a request or a replica touches, kept at hand.
+//!
+//! Finding a series by its labels costs a hash over all of them and a lock. A request touches a dozen, so all of one
+//! (model, route, class) are found once and kept as [`RequestSeries`]; per request that leaves one look-up, per streamed
+//! event nothing. What a replica touches is kept likewise, which also makes it possible to forget the replica.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use dashmap::DashMap;
+use openai_wire::Route;
+use prometheus::{
+    Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    Opts, Registry, TextEncoder, core::Collector,
+};
+use scheduler::Class;
+
+use super::{
+    names::{self, Kind, Metric},
+    pool::{PoolGauges, PoolSample},
+    process::ProcessGauges,
+};
+
+/// The label value of what is not configured, or does not fit under a cap any more.
+pub const OTHER: &str = "other";
+
+/// Replicas with series of their own. Ten times the largest pool planned for; at some fifteen series each, what one
+/// Prometheus takes from one target without trouble.
+const REPLICAS_MAX: usize = 5_000;
+
+/// Models with series of their own. Models come from configuration and probes, and a phone may claim any number.
+const MODELS_MAX: usize = 256;
+
+/// What telemetry needs to know once.
+#[derive(Clone, Debug)]
+pub struct TelemetryOptions {
+    /// Write one log line per request (target `access`, level info).
+    pub access_log: bool,
+    /// For `build_info`.
+    pub version: &'static str,
+}
+
+/// All metrics of one gateway. Shared; every method is cheap and takes no lock for longer than a look-up.
+pub struct Telemetry {
+    registry: Registry,
+    pub(super) access_log: bool,
+    families: Families,
+    series: DashMap<(Arc<str>, Route, Class), Arc<RequestSeries>>,
+    models: DashMap<Arc<str>, ()>,
+    replicas: DashMap<Arc<str>, Arc<ReplicaSeries>>,
+    replica_count: AtomicUsize,
+    pub(super) in_flight: IntGauge,
+    panics: IntCounter,
+    pool: PoolGauges,
+    process: ProcessGauges,
+    /// One scrape at a time: gauges are cleared and set again.
+    source: Mutex<Option<PoolSource>>,
+}
+
+type PoolSource = Box<dyn Fn() -> PoolSample + Send + Sync>;
+
+struct Families {
+    requests: IntCounterVec,
+    duration: HistogramVec,
+    first_token: HistogramVec,
+    per_token: HistogramVec,
+    queue_wait: HistogramVec,
+    overhead: HistogramVec,
+    tokens: IntCounterVec,
+    cached: IntCounterVec,
+    estimated: IntCounterVec,
+    shed: IntCounterVec,
+    attempts: IntCounterVec,
+    changes: IntCounterVec,
+    failovers: IntCounterVec,
+    wasted: CounterVec,
+}
+
+/// The series of one (model, route, class).
+pub(super) struct RequestSeries {
+    pub(super) labels: (Arc<str>, Route, Class),
+    pub(super) ok: IntCounter,
+    pub(super) client_gone: IntCounter,
+    pub(super) duration: Histogram,
+    pub(super) first_token: Histogram,
+    pub(super) per_token: Histogram,
+    pub(super) queue_wait: Histogram,
+    pub(super) overhead: Histogram,
+    pub(super) prompt: IntCounter,
+    pub(super) completion: IntCounter,
+    pub(super) cached: IntCounter,
+    pub(super) estimated: IntCounter,
+}
+
+/// The series of one replica, as they come up.
+#[derive(Default)]
+struct ReplicaSeries {
+    /// The last scrape did not find the replica in the pool.
+    missed: AtomicBool,
+    attempts: Mutex<Vec<(&'static str, IntCounter)>>,
+    changes: Mutex<Vec<(&'static str, &'static str)>>,
+}
+
+impl Telemetry {
+    /// Metrics of a gateway that has done nothing yet.
+    pub fn new(options: TelemetryOptions) -> Arc<Self> {
+        let registry = Registry::new();
+        let families = Families::new(&registry);
+        gauges(&registry, &names::BUILD_INFO).with_label_values(&[options.version]).set(1.0);
+        Arc::new(Self {
+            access_log: options.access_log,
+            series: DashMap::new(),
+            models: DashMap::new(),
+            replicas: DashMap::new(),
+            replica_count: AtomicUsize::new(0),
+            in_flight: register(&registry, IntGauge::with_opts(opts(&names::REQUESTS_IN_FLIGHT))),
+            panics: register(&registry, IntCounter::with_opts(opts(&names::PANICS))),
+            pool: PoolGauges::new(&registry),
+            process: ProcessGauges::new(&registry),
+            source: Mutex::new(None),
+            families,
+            registry,
+        })
+    }
+
+    /// Where the gauges of the pool come from; asked at each scrape.
+    pub fn set_pool_source(&self, source: Box<dyn Fn() -> PoolSample + Send + Sync>) {
+        *self.source.lock().unwrap_or_else(PoisonError::into_inner) = Some(source);
+    }
+
+    /// All metrics in Prometheus' text format 0.0.4.
+    pub fn render(&self) -> String {
+        let source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(source) = source.as_ref() {
+            let models: Vec<Arc<str>> = self.models.iter().map(|entry| Arc::clone(entry.key())).collect();
+            let sample = source();
+            self.forget_missing(&sample);
+            self.pool.refresh(&sample, &models, REPLICAS_MAX);
+        }
+        self.process.refresh();
+        TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
+    }
+
+    /// A request was refused because of load.
+    pub fn shed(&self, reason: &'static str) {
+        self.families.shed.with_label_values(&[reason]).inc();
+    }
+
+    /// A replica changed its state.
+    pub fn replica_changed(&self, replica: &str, to: &'static str, reason: &'static str) {
+        let (label, series) = self.replica(replica);
+        {
+            let mut changes = series.changes.lock().unwrap_or_else(PoisonError::into_inner);
+            if !changes.contains(&(to, reason)) {
+                changes.push((to, reason));
+            }
+        }
+        self.families.changes.with_label_values(&[&*label, to, reason]).inc();
+    }
+
+    /// An attempt failed before the client saw content (in phase `connect`, `head` or `body`), and its request goes on.
+    pub fn failover(&self, phase: &'static str, reason: &'static str) {
+        self.families.failovers.with_label_values(&[phase, reason]).inc();
+    }
+
+    /// An attempt ended. [`RequestRecord`](super::RequestRecord) calls this for the attempts of its request.
+    pub fn attempt(&self, replica: &Arc<str>, outcome: &'static str) {
+        let (label, series) = self.replica(replica);
+        let mut attempts = series.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, counter)) = attempts.iter().find(|(known, _)| *known == outcome) {
+            return counter.inc();
+        }
+        let counter = self.families.attempts.with_label_values(&[&*label, outcome]);
+        counter.inc();
+        attempts.push((outcome, counter));
+    }
+
+    /// Slot time went into an attempt that brought no whole answer. [`RequestRecord`](super::RequestRecord) calls this for
+    /// the attempts of its request.
+    pub fn wasted(&self, reason: &'static str, seconds: f64) {
+        // The counter panics on negative amounts, and a sum never recovers from a NaN.
+        if seconds > 0.0 && seconds.is_finite() {
+            self.families.wasted.with_label_values(&[reason]).inc_by(seconds);
+        }
+    }
+
+    /// Drops the series of a replica that is gone for good.
+    pub fn forget_replica(&self, replica: &str) {
+        let Some((label, series)) = self.replicas.remove(replica) else { return };
+        self.replica_count.fetch_sub(1, Ordering::Relaxed);
+        for (outcome, _) in series.attempts.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            // An error says that the series is not there, which is what is wanted.
+            self.families.attempts.remove_label_values(&[&*label, outcome]).unwrap_or_default();
+        }
+        for (to, reason) in series.changes.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            self.families.changes.remove_label_values(&[&*label, to, reason]).unwrap_or_default();
+        }
+    }
+
+    /// Forgets replicas that two scrapes in a row did not find in the pool: an attempt that ends after its replica was
+    /// forgotten brings its series back. Two, because a replica's first change may come before the pool shows it.
+    fn forget_missing(&self, sample: &PoolSample) {
+        let present: HashSet<&str> = sample.replicas.iter().map(|replica| &*replica.label).collect();
+        let mut gone = Vec::new();
+        for entry in &self.replicas {
+            let missing = !present.contains(&**entry.key()) && &**entry.key() != OTHER;
+            if entry.value().missed.swap(missing, Ordering::Relaxed) && missing {
+                gone.push(Arc::clone(entry.key()));
+            }
+        }
+        gone.iter().for_each(|label| self.forget_replica(label));
+    }
+
+    /// A panic ended one request.
+    pub fn panic_seen(&self) {
+        self.panics.inc();
+    }
+
+    /// Counts the end of a request whose outcome is an error.
+    pub(super) fn failed(&self, series: &RequestSeries, code: &'static str) {
+        let (model, route, class) = &series.labels;
+        self.families.requests.with_label_values(&[model, route.name(), class.name(), code]).inc();
+    }
+
+    pub(super) fn request_series(&self, model: &Arc<str>, route: Route, class: Class) -> Arc<RequestSeries> {
+        let mut labels = (Arc::clone(model), route, class);
+        if let Some(series) = self.series.get(&labels) {
+            return Arc::clone(&series);
+        }
+        if !self.models.contains_key(model) {
+            if self.models.len() >= MODELS_MAX {
+                labels.0 = Arc::from(OTHER);
+            }
+            self.models.insert(Arc::clone(&labels.0), ());
+        }
+        let series =
+            self.series.entry(labels.clone()).or_insert_with(|| Arc::new(self.families.request_series(labels)));
+        Arc::clone(&series)
+    }
+
+    /// The label and the series of a replica; those past the cap share one.
+    fn replica(&self, replica: &str) -> (Arc<str>, Arc<ReplicaSeries>) {
+        if let Some(entry) = self.replicas.get(replica) {
+            return (Arc::clone(entry.key()), Arc::clone(entry.value()));
+        }
+        let label = if self.replica_count.load(Ordering::Relaxed) < REPLICAS_MAX { replica } else { OTHER };
+        let entry = self.replicas.entry(Arc::from(label)).or_insert_with(|| {
+            self.replica_count.fetch_add(1, Ordering::Relaxed);
+            Arc::default()
+        });
+        (Arc::clone(entry.key()), Arc::clone(entry.value()))
+    }
+}
+
+impl Families {
+    fn new(registry: &Registry) -> Self {
+        let families = Self {
+            requests: counters(registry, &names::REQUESTS),
+            duration: histograms(registry, &names::REQUEST_DURATION),
+            first_token: histograms(registry, &names::TIME_TO_FIRST_TOKEN),
+            per_token: histograms(registry, &names::TIME_PER_OUTPUT_TOKEN),
+            queue_wait: histograms(registry, &names::QUEUE_WAIT),
+            overhead: histograms(registry, &names::GATEWAY_OVERHEAD),
+            tokens: counters(registry, &names::TOKENS_COUNTED),
+            cached: counters(registry, &names::CACHED_PROMPT_TOKENS),
+            estimated: counters(registry, &names::USAGE_ESTIMATED),
+            shed: counters(registry, &names::SHED),
+            attempts: counters(registry, &names::ATTEMPTS),
+            changes: counters(registry, &names::REPLICA_STATE_CHANGES),
+            failovers: counters(registry, &names::FAILOVERS),
+            wasted: register(
+                registry,
+                CounterVec::new(opts(&names::WASTED_SLOT_SECONDS), names::WASTED_SLOT_SECONDS.labels),
+            ),
+        };
+        families
+    }
+
+    fn request_series(&self, labels: (Arc<str>, Route, Class)) -> RequestSeries {
+        let (model, route, class) = (&*labels.0, labels.1.name(), labels.2.name());
+        let three = [model, route, class];
+        RequestSeries {
+            ok: self.requests.with_label_values(&[model, route, class, names::OUTCOME_OK]),
+            client_gone: self.requests.with_label_values(&[model, route, class, names::OUTCOME_CLIENT_GONE]),
+            duration: self.duration.with_label_values(&three),
+            first_token: self.first_token.with_label_values(&three),
+            per_token: self.per_token.with_label_values(&three),
+            queue_wait: self.queue_wait.with_label_values(&three),
+            overhead: self.overhead.with_label_values(&three),
+            prompt: self.tokens.with_label_values(&[model, "prompt"]),
+            completion: self.tokens.with_label_values(&[model, "completion"]),
+            cached: self.cached.with_label_values(&[model]),
+            estimated: self.estimated.with_label_values(&[model]),
+            labels,
+        }
+    }
+}
+
+fn opts(metric: &Metric) -> Opts {
+    Opts::new(metric.name, metric.help)
+}
+
+/// Names, labels and buckets are constants, and a test builds all of them: a mistake among them can't reach anybody.
+fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: prometheus::Result<C>) -> C {
+    let collector = collector.expect("`names` holds only valid metrics");
+    registry.register(Box::new(collector.clone())).expect("`names` holds each metric once");
+    collector
+}
+
+fn counters(registry: &Registry, metric: &Metric) -> IntCounterVec {
+    register(registry, IntCounterVec::new(opts(metric), metric.labels))
+}
+
+pub(super) fn gauges(registry: &Registry, metric: &Metric) -> GaugeVec {
+    register(registry, GaugeVec::new(opts(metric), metric.labels))
+}
+
+pub(super) fn gauge(registry: &Registry, metric: &Metric) -> Gauge {
+    register(registry, Gauge::with_opts(opts(metric)))
+}
+
+pub(super) fn counter(registry: &Registry, metric: &Metric) -> Counter {
+    register(registry, Counter::with_opts(opts(metric)))
+}
+
+fn histograms(registry: &Registry, metric: &Metric) -> HistogramVec {
+    let Kind::Histogram(buckets) = metric.kind else { unreachable!("{} is no histogram", metric.name) };
+    let opts = HistogramOpts::new(metric.name, metric.help).buckets(buckets.to_vec());
+    register(registry, HistogramVec::new(opts, metric.labels))
+}
