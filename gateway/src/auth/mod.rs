@@ -1,1 +1,3 @@
-//! (being written)
+//! Who asks: API keys.
+
+pub mod key;

@@ -75,7 +75,9 @@ mod tests {
 
     #[test]
     fn lengths_of_time_are_read_with_their_units() {
-        for (text, millis) in [("30s", 30_000), ("5m", 300_000), ("1h30m", 5_400_000), ("250ms", 250), ("0s", 0), ("2d1ms", 172_800_001)] {
+        for (text, millis) in
+            [("30s", 30_000), ("5m", 300_000), ("1h30m", 5_400_000), ("250ms", 250), ("0s", 0), ("2d1ms", 172_800_001)]
+        {
             assert_eq!(parse(text), Ok(Duration::from_millis(millis)), "{text}");
         }
     }

@@ -144,9 +144,6 @@ mod tests {
             accepted: Some("1KiB to 1GiB".into()),
             suggestion: None,
         };
-        assert_eq!(
-            mistake.to_string(),
-            "h.toml:3:1: server.max_body = \"0B\": too small; accepted: 1KiB to 1GiB"
-        );
+        assert_eq!(mistake.to_string(), "h.toml:3:1: server.max_body = \"0B\": too small; accepted: 1KiB to 1GiB");
     }
 }

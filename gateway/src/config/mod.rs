@@ -1,1 +1,106 @@
-//! (being written)
+//! The configuration: what an operator wrote, as types that cannot be wrong.
+//!
+//! A file is read in one pass into [`Config`] ([`load`]): durations, sizes, addresses, secrets already looked up. All
+//! mistakes are gathered ([`ConfigErrors`]) and told at once. Every section lists its keys once ([`visit::Section`]);
+//! reading, ranges, suggestions and reloads ([`Config::diff`]) all follow that list, and a test holds
+//! `config/huntgroup.toml` to it. The reasons for the defaults stand beside them, in each section's type.
+
+mod bytes;
+mod check;
+mod diff;
+mod duration;
+mod load;
+mod mistake;
+mod moment;
+mod pool;
+mod raw;
+mod replicas;
+pub mod secret;
+mod server;
+mod streams;
+mod tenants;
+#[cfg(test)]
+mod tests;
+pub mod value;
+pub mod visit;
+
+use std::collections::BTreeMap;
+
+use scheduler::SchedulerConfig;
+
+pub(crate) use self::check::{ANONYMOUS, is_name};
+use self::visit::{Section, Visitor};
+pub use self::{
+    bytes::{ByteSize, SizeError},
+    check::{ReplicaUrlError, check_replica_url},
+    diff::Changes,
+    duration::{DurationError, parse as parse_duration, show as show_duration},
+    load::{Overrides, load, parse},
+    mistake::{ConfigErrors, Mistake, Place},
+    moment::Moment,
+    pool::{Health, Pool, Scheduling},
+    replicas::{ModelSection, StatedDialect, StatedModels, StatedReplica},
+    secret::Secret,
+    server::{Admin, Auth, LogFormat, LogLevel, Server, StoreFile, Telemetry},
+    streams::{Keepalive, Streams},
+    tenants::{Limits, TenantLimits, TenantSection},
+};
+
+/// Everything that can be set.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    /// The public listener.
+    pub server: Server,
+    /// The operator's listener.
+    pub admin: Admin,
+    /// What survives a restart.
+    pub store: StoreFile,
+    /// How replicas are reached.
+    pub pool: Pool,
+    /// When a replica is not used.
+    pub health: Health,
+    /// Who gets which replica.
+    pub scheduler: Scheduling,
+    /// How long silence may last.
+    pub streams: Streams,
+    /// Bounds for everybody.
+    pub limits: Limits,
+    /// Tenants by name.
+    pub tenants: BTreeMap<String, TenantSection>,
+    /// Replicas that the file states.
+    pub replicas: Vec<StatedReplica>,
+    /// Models by the name that clients use.
+    pub models: BTreeMap<String, ModelSection>,
+    /// Logs.
+    pub telemetry: Telemetry,
+}
+
+impl Config {
+    /// The core's settings.
+    pub fn scheduler(&self) -> SchedulerConfig {
+        SchedulerConfig {
+            policy: self.scheduler.policy,
+            queue: self.scheduler.queue.clone(),
+            retry: self.scheduler.retry.clone(),
+            health: self.health.ejection.clone(),
+        }
+    }
+}
+
+impl Section for Config {
+    fn visit<V: Visitor>(&mut self, v: &mut V) {
+        v.section("server", &mut self.server);
+        v.section("admin", &mut self.admin);
+        v.section("store", &mut self.store);
+        v.section("pool", &mut self.pool);
+        v.section("health", &mut self.health);
+        v.section("scheduler", &mut self.scheduler);
+        v.section("streams", &mut self.streams);
+        v.section("limits", &mut self.limits);
+        // After `limits`: tenants start as a copy of it.
+        v.named("tenants", &mut self.tenants, &TenantSection::new(self.limits.tenant));
+        v.tables("replicas", &mut self.replicas);
+        v.named("models", &mut self.models, &ModelSection::default());
+        v.section("telemetry", &mut self.telemetry);
+    }
+}

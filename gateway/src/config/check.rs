@@ -1,0 +1,230 @@
+//! Rules that hold between keys, told like every other mistake, with the place of one of the keys.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Config,
+    mistake::{Mistake, Place},
+    pool::Pool,
+    raw::Gathered,
+};
+
+/// A tenant name becomes a metric label, a column of a table and part of a URL.
+const NAME_RULE: &str = "1 to 64 of a-z, A-Z, 0-9, '-', '_', '.'";
+/// The tenant of everybody when no key is required.
+pub(crate) const ANONYMOUS: &str = "anonymous";
+
+/// Why a text is no address of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplicaUrlError {
+    /// Not a URL.
+    #[error("not a URL")]
+    Malformed,
+    /// Another scheme.
+    #[error("only https (or http, with pool.allow_http)")]
+    Scheme,
+    /// http without leave.
+    #[error("http needs pool.allow_http = true: prompts would cross the network in the clear")]
+    PlainHttp,
+    /// `user:password@`.
+    #[error("must not carry a user or password; use api_key")]
+    UserInfo,
+    /// A path, a query or a fragment.
+    #[error("must end after the host and port: routes are added by the gateway")]
+    Path,
+    /// Not under an allowed suffix.
+    #[error("the host does not end with one of pool.url_suffixes")]
+    Suffix,
+}
+
+/// Checks the form of a replica's address: scheme, host, port, nothing else, an allowed suffix. Whether the host's
+/// addresses may be connected to is decided where they are known.
+///
+/// # Errors
+/// The first rule that it breaks.
+pub fn check_replica_url(url: &str, pool: &Pool) -> Result<(), ReplicaUrlError> {
+    let (scheme, rest) = url.split_once("://").ok_or(ReplicaUrlError::Malformed)?;
+    match scheme {
+        "https" => {}
+        "http" if pool.allow_http => {}
+        "http" => return Err(ReplicaUrlError::PlainHttp),
+        _ => return Err(ReplicaUrlError::Scheme),
+    }
+    if rest.contains('@') {
+        return Err(ReplicaUrlError::UserInfo);
+    }
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    if rest.contains(['/', '?', '#', '\\']) {
+        return Err(ReplicaUrlError::Path);
+    }
+    let authority: http::uri::Authority = rest.parse().map_err(|_| ReplicaUrlError::Malformed)?;
+    let port_is_right = rest.len() == authority.host().len() || authority.port_u16().is_some_and(|port| port > 0);
+    if authority.host().is_empty() || !port_is_right {
+        return Err(ReplicaUrlError::Malformed);
+    }
+    let host = authority.host().to_ascii_lowercase();
+    let fits = |suffix: &String| {
+        let suffix = suffix.trim_start_matches('.').to_ascii_lowercase();
+        host == suffix || host.ends_with(&format!(".{suffix}"))
+    };
+    if pool.url_suffixes.is_empty() || pool.url_suffixes.iter().any(fits) {
+        Ok(())
+    } else {
+        Err(ReplicaUrlError::Suffix)
+    }
+}
+
+struct Checks<'g, 'a> {
+    gathered: &'g mut Gathered<'a>,
+}
+
+impl Checks<'_, '_> {
+    fn note(&mut self, key: &str, why: impl Into<String>, accepted: Option<&str>) {
+        let place = self.gathered.places.get(key).cloned().unwrap_or(Place::Default);
+        let accepted = accepted.map(str::to_owned);
+        let why = why.into();
+        self.gathered.mistakes.push(Mistake { place, key: key.into(), value: None, why, accepted, suggestion: None });
+    }
+
+    fn at_most<T: PartialOrd>(&mut self, small: (&str, T), large: (&str, T)) {
+        if small.1 > large.1 {
+            let key = if self.gathered.places.contains_key(small.0) { small.0 } else { large.0 };
+            self.note(key, format!("{} must not be larger than {}", small.0, large.0), None);
+        }
+    }
+}
+
+/// Checks everything that takes more than one key.
+pub(super) fn check(config: &Config, gathered: &mut Gathered<'_>) {
+    let mut checks = Checks { gathered };
+    check_listeners(config, &mut checks);
+    check_ranges(config, &mut checks);
+    check_tenants(config, &mut checks);
+    check_replicas(config, &mut checks);
+    check_models(config, &mut checks);
+}
+
+fn check_listeners(config: &Config, checks: &mut Checks<'_, '_>) {
+    let server = &config.server;
+    if server.listen.is_empty() && server.tls_listen.is_empty() {
+        checks.note("server.listen", "nothing to listen on: server.listen and server.tls_listen are both empty", None);
+    }
+    match (&server.tls_cert, &server.tls_key) {
+        (Some(_), None) => checks.note("server.tls_cert", "server.tls_key is missing", None),
+        (None, Some(_)) => checks.note("server.tls_key", "server.tls_cert is missing", None),
+        (None, None) if !server.tls_listen.is_empty() => {
+            checks.note("server.tls_listen", "server.tls_cert and server.tls_key are missing", None);
+        }
+        _ => {}
+    }
+    let mut seen = Vec::new();
+    let admin = [("admin.listen", &config.admin.listen)];
+    let public = server.listen.iter().map(|address| ("server.listen", address));
+    let tls = server.tls_listen.iter().map(|address| ("server.tls_listen", address));
+    for (key, address) in public.chain(tls).chain(admin) {
+        if address.port() != 0 && seen.contains(address) {
+            checks.note(key, format!("{address} is listened on twice"), None);
+        }
+        seen.push(*address);
+    }
+    if config.admin.token.is_none() && !config.admin.listen.ip().is_loopback() {
+        let why = format!("{} can be reached from outside, so admin.token is required", config.admin.listen);
+        checks.note("admin.listen", why, Some("a loopback address, or admin.token = \"env:NAME\""));
+    }
+    let token = config.admin.token.as_ref().map(|token| token.reveal());
+    if token.is_some_and(|token| token.len() < 16 || !token.bytes().all(|byte| byte.is_ascii_graphic())) {
+        checks.note("admin.token", "too easy to guess, or not a token", Some("16 or more visible ASCII characters"));
+    }
+}
+
+fn check_ranges(config: &Config, checks: &mut Checks<'_, '_>) {
+    let (streams, health) = (&config.streams, &config.health);
+    checks.at_most(
+        ("streams.first_token_min", streams.first_token_min),
+        ("streams.first_token_cap", streams.first_token_cap),
+    );
+    checks.at_most(("streams.gap_min", streams.gap_min), ("streams.gap_cap", streams.gap_cap));
+    checks.at_most(("streams.max_event", streams.max_event), ("streams.max_answer", streams.max_answer));
+    checks.at_most(("health.timeout", health.timeout), ("health.interval", health.interval));
+    checks.at_most(("health.penalty", health.ejection.penalty), ("health.penalty_cap", health.ejection.penalty_cap));
+    checks.at_most(
+        ("server.max_body", config.server.max_body),
+        ("limits.max_buffered_bytes", config.limits.max_buffered_bytes),
+    );
+    checks.at_most(
+        ("server.max_body", config.server.max_body.bytes()),
+        ("scheduler.max_queued_bytes", config.scheduler.queue.max_bytes),
+    );
+}
+
+/// Whether a name can be a tenant's.
+pub(crate) fn is_name(name: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=64).contains(&name.len()) && name.bytes().all(letter)
+}
+
+fn check_tenants(config: &Config, checks: &mut Checks<'_, '_>) {
+    let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+    for (name, tenant) in &config.tenants {
+        let table = format!("tenants.{}", quoted(name));
+        if !is_name(name) {
+            checks.note(&table, "not a tenant's name", Some(NAME_RULE));
+        }
+        if name == ANONYMOUS && !tenant.keys.is_empty() {
+            let why = "\"anonymous\" is everybody without a key; it can't have one";
+            checks.note(&format!("{table}.keys"), why, None);
+        }
+        if tenant.class < tenant.max_class {
+            let key = format!("{table}.class");
+            checks.note(&key, "more urgent than max_class, the most urgent class that the tenant may use", None);
+        }
+        for (index, key) in tenant.keys.iter().enumerate() {
+            let path = format!("{table}.keys");
+            if !crate::auth::key::is_well_formed(key.reveal()) {
+                let why = format!("key {index} is not one that a client could send");
+                checks.note(&path, why, Some(crate::auth::key::RULE));
+            }
+            if let Some(owner) = owners.insert(key.reveal(), name) {
+                checks.note(&path, format!("key {index} is already a key of tenant {owner}"), None);
+            }
+        }
+    }
+}
+
+fn check_replicas(config: &Config, checks: &mut Checks<'_, '_>) {
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    if config.replicas.len() > config.pool.max_replicas {
+        let why = format!("{} replicas are more than pool.max_replicas", config.replicas.len());
+        checks.note("replicas", why, None);
+    }
+    for (index, replica) in config.replicas.iter().enumerate().filter(|(_, replica)| !replica.url.is_empty()) {
+        let key = format!("replicas[{index}].url");
+        if !checks.gathered.places.contains_key(&key) {
+            continue; // from a flag, and checked there
+        }
+        if let Err(why) = check_replica_url(&replica.url, &config.pool) {
+            checks.note(&key, why.to_string(), Some("https://HOST[:PORT]"));
+        }
+        if let Some(first) = seen.insert(replica.url.trim_end_matches('/'), index) {
+            checks.note(&key, format!("the same address as replicas[{first}]"), None);
+        }
+    }
+}
+
+fn check_models(config: &Config, checks: &mut Checks<'_, '_>) {
+    let mut owners: BTreeMap<&str, &str> = config.models.keys().map(|name| (name.as_str(), name.as_str())).collect();
+    for (name, model) in &config.models {
+        for alias in &model.aliases {
+            if let Some(owner) = owners.insert(alias, name) {
+                let key = format!("models.{}.aliases", quoted(name));
+                checks.note(&key, format!("{alias:?} already names the model {owner:?}"), None);
+            }
+        }
+    }
+}
+
+/// A name as a part of a key's path.
+fn quoted(name: &str) -> String {
+    let bare = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    if bare { name.into() } else { format!("{name:?}") }
+}
