@@ -1,1 +1,358 @@
-//! What one request leaves behind.
+//! What requests and the pool leave behind, read the way Prometheus reads it.
+
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use openai_wire::Route;
+use scheduler::Class;
+
+use super::{
+    OTHER, PoolSample, QueueSample, ReplicaSample, RequestOutcome, RequestRecord, Telemetry, TelemetryOptions,
+    names::{self, Kind, Metric},
+};
+
+const ROUTE: Route = Route::ChatCompletions;
+
+fn telemetry() -> Arc<Telemetry> {
+    Telemetry::new(TelemetryOptions { access_log: false, version: "1.2.3" })
+}
+
+fn record(telemetry: &Arc<Telemetry>) -> RequestRecord {
+    let mut record = RequestRecord::new(Arc::clone(telemetry), Arc::from("req-1"), ROUTE);
+    record.identify(Arc::from("acme"), Arc::from("small"), Class::Interactive);
+    record
+}
+
+/// The sum over all series of `metric` (with this suffix) whose labels hold every one of `labels`.
+fn sum(telemetry: &Telemetry, metric: &Metric, suffix: &str, labels: &[(&str, &str)]) -> f64 {
+    let name = format!("{}{suffix}", metric.name);
+    let wanted: Vec<String> = labels.iter().map(|(label, value)| format!("{label}=\"{value}\"")).collect();
+    let text = telemetry.render();
+    let lines = text.lines().filter(|line| line.split(['{', ' ']).next() == Some(&*name));
+    let matching = lines.filter(|line| wanted.iter().all(|label| line.contains(label.as_str())));
+    matching.map(|line| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()).expect("a value")).sum()
+}
+
+fn replica(label: &str, state: &'static str) -> ReplicaSample {
+    ReplicaSample {
+        label: Arc::from(label),
+        models: vec![Arc::from("small")],
+        state,
+        slots: 4,
+        busy: 1,
+        prefill_rate: Some(80.0),
+        decode_rate: None,
+        expiry_s: Some(-2.0),
+    }
+}
+
+/// A gateway to which everything has happened that is counted.
+fn busy_telemetry() -> Arc<Telemetry> {
+    let telemetry = telemetry();
+    let mut sample = PoolSample { replicas: vec![replica("a", "ready"), replica("b", "out")], ..PoolSample::default() };
+    sample.replicas[0].decode_rate = Some(9.0);
+    sample.queued.push(QueueSample { model: Arc::from("small"), class: Class::Batch, waiting: 3 });
+    telemetry.set_pool_source(Box::new(move || sample.clone()));
+    let mut record = record(&telemetry);
+    record.queued();
+    record.dispatched(&Arc::from("a"));
+    record.attempt_ended("connect");
+    record.dispatched(&Arc::from("b"));
+    record.first_token();
+    record.attempt_ended(names::OUTCOME_OK);
+    record.usage(100, 20, 60, true);
+    record.status(200);
+    record.outcome(RequestOutcome::Ok);
+    drop(record);
+    telemetry.shed("queue_full");
+    telemetry.failover("connect", "refused");
+    telemetry.replica_changed("a", "ready", "probe");
+    telemetry.panic_seen();
+    telemetry
+}
+
+#[test]
+fn every_metric_is_shown_with_its_kind_and_its_labels() {
+    let text = busy_telemetry().render();
+    for metric in names::ALL {
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
+        };
+        assert!(text.contains(&format!("# TYPE {} {kind}\n", metric.name)), "{} is not shown as {kind}", metric.name);
+        let suffix = if kind == "histogram" { "_count" } else { "" };
+        let start = format!("\n{}{suffix}", metric.name);
+        let series = text.split(&start).nth(1).and_then(|rest| rest.lines().next()).unwrap_or_default();
+        for label in metric.labels {
+            assert!(series.contains(&format!("{label}=\"")), "{} lacks {label}: {series}", metric.name);
+        }
+    }
+}
+
+#[test]
+fn names_follow_the_conventions() {
+    for metric in names::ALL {
+        let counter = metric.kind == Kind::Counter;
+        assert_eq!(metric.name.ends_with("_total"), counter, "{}", metric.name);
+        assert!(metric.name.starts_with("huntgroup_") || metric.name.starts_with("process_"), "{}", metric.name);
+        assert!(metric.help.ends_with('.'), "{}", metric.name);
+        if let Kind::Histogram(buckets) = metric.kind {
+            assert!(buckets.is_sorted(), "{}", metric.name);
+            assert_eq!(buckets.last(), Some(&3600.0), "{} does not reach one hour", metric.name);
+        }
+    }
+}
+
+#[test]
+fn a_record_that_is_only_dropped_is_a_client_that_left() {
+    let telemetry = telemetry();
+    let mut record = record(&telemetry);
+    record.queued();
+    record.dispatched(&Arc::from("a"));
+    assert_eq!(sum(&telemetry, &names::REQUESTS_IN_FLIGHT, "", &[]), 1.0);
+    drop(record);
+    assert_eq!(sum(&telemetry, &names::REQUESTS_IN_FLIGHT, "", &[]), 0.0);
+    assert_eq!(sum(&telemetry, &names::REQUESTS, "", &[]), 1.0);
+    assert_eq!(sum(&telemetry, &names::REQUESTS, "", &[("outcome", "client_gone"), ("model", "small")]), 1.0);
+    assert_eq!(sum(&telemetry, &names::ATTEMPTS, "", &[("replica", "a"), ("outcome", "client_gone")]), 1.0);
+    assert!(sum(&telemetry, &names::WASTED_SLOT_SECONDS, "", &[("reason", "client_gone")]) > 0.0);
+    assert_eq!(sum(&telemetry, &names::REQUEST_DURATION, "_count", &[]), 0.0, "only whole answers have a duration");
+}
+
+#[test]
+fn a_panic_in_a_request_counts_it_once_as_a_panic() {
+    let telemetry = telemetry();
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        let _record = record(&telemetry);
+        panic!("a defect");
+    }));
+    assert!(unwound.is_err());
+    assert_eq!(sum(&telemetry, &names::REQUESTS, "", &[]), 1.0);
+    assert_eq!(sum(&telemetry, &names::REQUESTS, "", &[("outcome", "panic")]), 1.0);
+    assert_eq!(sum(&telemetry, &names::REQUESTS_IN_FLIGHT, "", &[]), 0.0);
+}
+
+#[test]
+fn an_error_counts_under_its_code_and_a_request_nobody_identified_under_other() {
+    let telemetry = telemetry();
+    let mut record = RequestRecord::new(Arc::clone(&telemetry), Arc::from("r"), ROUTE);
+    record.status(401);
+    record.outcome(RequestOutcome::Error("invalid_api_key"));
+    drop(record);
+    let labels = [("outcome", "invalid_api_key"), ("model", OTHER), ("class", "standard"), ("route", ROUTE.name())];
+    assert_eq!(sum(&telemetry, &names::REQUESTS, "", &labels), 1.0);
+}
+
+#[test]
+fn a_failover_counts_one_request_two_attempts_and_one_wait() {
+    let telemetry = busy_telemetry();
+    assert_eq!(sum(&telemetry, &names::REQUESTS, "", &[("outcome", "ok")]), 1.0);
+    assert_eq!(sum(&telemetry, &names::ATTEMPTS, "", &[]), 2.0);
+    assert_eq!(sum(&telemetry, &names::ATTEMPTS, "", &[("replica", "b"), ("outcome", "ok")]), 1.0);
+    assert_eq!(sum(&telemetry, &names::QUEUE_WAIT, "_count", &[("model", "small")]), 1.0);
+    assert_eq!(sum(&telemetry, &names::TIME_TO_FIRST_TOKEN, "_count", &[("class", "interactive")]), 1.0);
+    assert_eq!(sum(&telemetry, &names::TOKENS_COUNTED, "", &[("direction", "completion")]), 20.0);
+    assert_eq!(sum(&telemetry, &names::CACHED_PROMPT_TOKENS, "", &[]), 60.0);
+}
+
+#[tokio::test]
+async fn the_parts_of_a_request_sum_up_to_its_whole() {
+    let telemetry = telemetry();
+    let mut record = record(&telemetry);
+    record.queued();
+    passes(Duration::from_millis(3)).await;
+    assert!(record.queue_wait() >= Duration::from_millis(3), "the running wait counts");
+    record.dispatched(&Arc::from("a"));
+    passes(Duration::from_millis(3)).await;
+    record.attempt_ended("reset");
+    let after_first = record.queue_wait();
+    passes(Duration::from_millis(3)).await;
+    record.dispatched(&Arc::from("b"));
+    assert!(record.queue_wait() >= after_first + Duration::from_millis(3), "the way to the next slot is a wait");
+    assert_eq!(record.attempts(), 2);
+    record.attempt_ended(names::OUTCOME_OK);
+    let waited = record.queue_wait().as_secs_f64();
+    record.outcome(RequestOutcome::Ok);
+    drop(record);
+    let part = |metric| sum(&telemetry, metric, "_sum", &[]);
+    assert!((part(&names::QUEUE_WAIT) - waited).abs() < 1e-9);
+    let (total, wasted) = (part(&names::REQUEST_DURATION), sum(&telemetry, &names::WASTED_SLOT_SECONDS, "", &[]));
+    assert!(wasted >= 0.003, "the failed attempt's slot time is wasted: {wasted}");
+    assert!(part(&names::GATEWAY_OVERHEAD) <= total - waited - wasted + 1e-9);
+}
+
+/// The record reads the process's clock, so that is what has to move.
+async fn passes(time: Duration) {
+    tokio::time::sleep_until(crate::clock::instant(crate::clock::now() + time)).await;
+}
+
+#[test]
+fn labels_stay_bounded_whatever_phones_claim_to_serve() {
+    let telemetry = telemetry();
+    for number in 0..400 {
+        let mut record = RequestRecord::new(Arc::clone(&telemetry), Arc::from("r"), ROUTE);
+        record.identify(Arc::from("acme"), Arc::from(format!("model-{number}")), Class::Standard);
+    }
+    for number in 0..6_000 {
+        telemetry.attempt(&Arc::from(format!("replica-{number}")), names::OUTCOME_OK);
+    }
+    let text = telemetry.render();
+    let series = |metric: &Metric| text.lines().filter(|line| line.starts_with(metric.name)).count();
+    assert!(series(&names::CACHED_PROMPT_TOKENS) <= 257, "{}", series(&names::CACHED_PROMPT_TOKENS));
+    assert_eq!(series(&names::ATTEMPTS), 5_001);
+    assert_eq!(sum(&telemetry, &names::ATTEMPTS, "", &[("replica", OTHER)]), 1_000.0);
+    assert_eq!(sum(&telemetry, &names::REQUESTS, "", &[]), 400.0);
+}
+
+#[test]
+fn a_replica_that_is_gone_leaves_no_series_not_even_by_a_late_attempt() {
+    let telemetry = busy_telemetry();
+    let here = [("replica", "gone")];
+    telemetry.attempt(&Arc::from("gone"), "reset");
+    telemetry.replica_changed("gone", "out", "hard_failure");
+    assert_eq!(sum(&telemetry, &names::ATTEMPTS, "", &here), 1.0);
+    telemetry.forget_replica("gone");
+    assert!(!telemetry.render().contains("replica=\"gone\""));
+    telemetry.attempt(&Arc::from("gone"), "reset");
+    assert_eq!(sum(&telemetry, &names::ATTEMPTS, "", &here), 1.0, "one scrape may see it");
+    assert!(!telemetry.render().contains("replica=\"gone\""), "two do not");
+    assert_eq!(sum(&telemetry, &names::REPLICA_STATE_CHANGES, "", &[("replica", "a")]), 1.0, "the pool's own stay");
+}
+
+#[test]
+fn the_pool_is_shown_as_its_source_has_it_now() {
+    let telemetry = telemetry();
+    let sample = Arc::new(Mutex::new(PoolSample { replicas: vec![replica("a", "ready")], ..PoolSample::default() }));
+    let source = Arc::clone(&sample);
+    telemetry.set_pool_source(Box::new(move || source.lock().expect("no panic holds it").clone()));
+    assert_eq!(sum(&telemetry, &names::REPLICA_SLOTS, "", &[("replica", "a"), ("state", "free")]), 3.0);
+    assert_eq!(sum(&telemetry, &names::REPLICAS, "", &[("model", "small"), ("state", "ready")]), 1.0);
+    assert_eq!(sum(&telemetry, &names::REPLICA_EXPIRY, "", &[("replica", "a")]), -2.0);
+    assert!(telemetry.render().contains("huntgroup_queue_depth{class=\"batch\",model=\"small\"} 0"));
+
+    let mut changed = replica("b", "out");
+    changed.models.clear();
+    changed.prefill_rate = None;
+    *sample.lock().expect("no panic holds it") = PoolSample {
+        replicas: vec![changed],
+        queued: vec![QueueSample { model: Arc::from("small"), class: Class::Batch, waiting: 7 }],
+        retries_in_flight: 2,
+        oldest_queued_s: 9.5,
+        oldest_running_s: 0.0,
+    };
+    assert_eq!(sum(&telemetry, &names::REPLICA_SLOTS, "", &[("replica", "a")]), 0.0);
+    assert_eq!(
+        sum(&telemetry, &names::REPLICA_SLOTS, "", &[("replica", "b"), ("state", "free")]),
+        0.0,
+        "out: none free"
+    );
+    assert_eq!(sum(&telemetry, &names::REPLICAS, "", &[("model", OTHER), ("state", "out")]), 1.0);
+    assert!(!telemetry.render().contains(names::REPLICA_PREFILL.name));
+    assert_eq!(sum(&telemetry, &names::QUEUE_DEPTH, "", &[("class", "batch")]), 7.0);
+    assert_eq!(sum(&telemetry, &names::REQUESTS_IN_FLIGHT_AGE, "", &[("phase", "queued")]), 9.5);
+    assert_eq!(sum(&telemetry, &names::RETRIES_IN_FLIGHT, "", &[]), 2.0);
+}
+
+#[test]
+fn silly_amounts_of_waste_change_nothing() {
+    let telemetry = telemetry();
+    for amount in [-1.0, f64::NAN, f64::INFINITY, 0.0] {
+        telemetry.wasted("stalled", amount);
+    }
+    assert_eq!(sum(&telemetry, &names::WASTED_SLOT_SECONDS, "", &[]), 0.0);
+}
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic holds it").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn logged(json: bool, act: impl FnOnce()) -> String {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let builder = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+    if json {
+        tracing::subscriber::with_default(builder.json().flatten_event(true).finish(), act);
+    } else {
+        tracing::subscriber::with_default(builder.finish(), act);
+    }
+    String::from_utf8(lines.0.lock().expect("no panic holds it").clone()).expect("UTF-8")
+}
+
+#[test]
+fn the_access_line_says_who_what_where_how_long_and_how_it_ended() {
+    let telemetry = Telemetry::new(TelemetryOptions { access_log: true, version: "1" });
+    let text = logged(true, || {
+        let mut record = record(&telemetry);
+        record.queued();
+        record.dispatched(&Arc::from("phone-7"));
+        record.status(502);
+        record.attempt_ended("reset");
+        record.outcome(RequestOutcome::Error("upstream_error"));
+    });
+    let line: serde_json::Value = serde_json::from_str(text.trim()).expect("one JSON line");
+    for (field, value) in [
+        ("target", "access"),
+        ("request_id", "req-1"),
+        ("tenant", "acme"),
+        ("model", "small"),
+        ("route", ROUTE.name()),
+        ("class", "interactive"),
+        ("replica", "phone-7"),
+        ("outcome", "upstream_error"),
+    ] {
+        assert_eq!(line[field], value, "{text}");
+    }
+    assert_eq!((&line["status"], &line["attempts"]), (&502.into(), &1.into()));
+    assert!(line["total_ms"].is_u64() && line["queue_ms"].is_u64() && line.get("first_token_ms").is_none(), "{text}");
+}
+
+#[test]
+fn a_replica_can_not_write_escapes_or_lines_into_the_log() {
+    let telemetry = Telemetry::new(TelemetryOptions { access_log: true, version: "1" });
+    for json in [false, true] {
+        let text = logged(json, || {
+            let mut record = record(&telemetry);
+            record.dispatched(&Arc::from("evil\u{1b}[2J\nfake line"));
+        });
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        assert_eq!(text.trim_end().lines().count(), 1, "{text:?}");
+    }
+}
+
+/// Says what the accounting of one request costs, without its log line. Bounded loosely where optimisation is off.
+#[test]
+fn accounting_for_a_request_costs_microseconds() {
+    let telemetry = telemetry();
+    let (tenant, model, id): (Arc<str>, Arc<str>, Arc<str>) = (Arc::from("t"), Arc::from("small"), Arc::from("r"));
+    let replica: Arc<str> = Arc::from("a");
+    const ROUNDS: u32 = 20_000;
+    let start = crate::clock::now();
+    for _ in 0..ROUNDS {
+        let mut record = RequestRecord::new(Arc::clone(&telemetry), Arc::clone(&id), ROUTE);
+        record.identify(Arc::clone(&tenant), Arc::clone(&model), Class::Standard);
+        record.queued();
+        record.dispatched(&replica);
+        record.first_token();
+        record.usage(100, 20, 0, false);
+        record.attempt_ended(names::OUTCOME_OK);
+        record.status(200);
+        record.outcome(RequestOutcome::Ok);
+    }
+    let each = crate::clock::now().since(start) / ROUNDS;
+    println!("one request's record: {each:?}");
+    assert!(each < Duration::from_micros(if cfg!(debug_assertions) { 300 } else { 30 }), "{each:?}");
+}
