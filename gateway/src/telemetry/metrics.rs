@@ -39,7 +39,7 @@ const MODELS_MAX: usize = 256;
 /// What telemetry needs to know once.
 #[derive(Clone, Debug)]
 pub struct TelemetryOptions {
-    /// Write one log line per request (target `access`, level info).
+    /// Write one log line per request (target `access`, level info); [`Telemetry::set_access_log`] changes it.
     pub access_log: bool,
     /// For `build_info`.
     pub version: &'static str,
@@ -48,7 +48,7 @@ pub struct TelemetryOptions {
 /// All metrics of one gateway. Shared; every method is cheap and takes no lock for longer than a look-up.
 pub struct Telemetry {
     registry: Registry,
-    pub(super) access_log: bool,
+    access_log: AtomicBool,
     families: Families,
     series: DashMap<(Arc<str>, Route, Class), Arc<RequestSeries>>,
     models: DashMap<Arc<str>, ()>,
@@ -113,7 +113,7 @@ impl Telemetry {
         let families = Families::new(&registry);
         gauges(&registry, &names::BUILD_INFO).with_label_values(&[options.version]).set(1.0);
         Arc::new(Self {
-            access_log: options.access_log,
+            access_log: AtomicBool::new(options.access_log),
             series: DashMap::new(),
             models: DashMap::new(),
             replicas: DashMap::new(),
@@ -126,6 +126,15 @@ impl Telemetry {
             families,
             registry,
         })
+    }
+
+    /// Turns the log line of each request on or off; holds for requests that end from now on.
+    pub fn set_access_log(&self, on: bool) {
+        self.access_log.store(on, Ordering::Relaxed);
+    }
+
+    pub(super) fn access_log(&self) -> bool {
+        self.access_log.load(Ordering::Relaxed)
     }
 
     /// Where the gauges of the pool come from; asked at each scrape.
@@ -259,7 +268,7 @@ impl Telemetry {
 
 impl Families {
     fn new(registry: &Registry) -> Self {
-        let families = Self {
+        Self {
             requests: counters(registry, &names::REQUESTS),
             duration: histograms(registry, &names::REQUEST_DURATION),
             first_token: histograms(registry, &names::TIME_TO_FIRST_TOKEN),
@@ -277,8 +286,7 @@ impl Families {
                 registry,
                 CounterVec::new(opts(&names::WASTED_SLOT_SECONDS), names::WASTED_SLOT_SECONDS.labels),
             ),
-        };
-        families
+        }
     }
 
     fn request_series(&self, labels: (Arc<str>, Route, Class)) -> RequestSeries {

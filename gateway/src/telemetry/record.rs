@@ -258,7 +258,7 @@ impl Drop for RequestRecord {
             None => self.telemetry.request_series(&Arc::from(OTHER), self.route, Class::Standard),
         };
         self.observe(&series, now, outcome);
-        if self.telemetry.access_log {
+        if self.telemetry.access_log() {
             self.log(now, outcome);
         }
     }
