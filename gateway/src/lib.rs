@@ -4,6 +4,7 @@
 
 pub mod app;
 pub mod listener;
+pub mod models;
 pub mod pipeline;
 
 pub mod auth;
@@ -21,4 +22,5 @@ pub mod fleet;
 
 pub mod clock;
 pub mod error;
+pub mod live;
 pub mod shutdown;

@@ -1,1 +1,480 @@
-//! (being written)
+//! The life of a request, read top to bottom. A stage answers with a value or an [`ApiError`]; none calls the next.
+//!
+//! accept → who → how often → what → when and where → send, fail over, copy → account
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::{ArcSwap, Guard};
+use http::header;
+use openai_wire::{Request, Route};
+use scheduler::{CancelReason, Outcome, RequestSpec, ShedReason};
+use tokio::sync::Notify;
+
+use crate::{
+    auth::{Authenticator, Tenant},
+    config::Config,
+    dispatch::{Dispatcher, Grant, Place, Stopped},
+    error::ApiError,
+    fleet::Fleet,
+    listener::{Admitted, ClientLimits, ConnectionLimits, Exchange, Interrupted, Target, admit, default_max},
+    live::{Entry, Live, LiveRequest},
+    models,
+    ratelimit::{Limiter, Permit},
+    relay::{self, Answer, Attempt, Failed, Finished, Unfinished, head::Facts},
+    request,
+    telemetry::{RequestOutcome, RequestRecord, Telemetry},
+    upstream::Upstream,
+};
+
+/// What the stages work with. Built by `app`; a reload swaps the parts that may change.
+pub struct Gateway {
+    settings: ArcSwap<Settings>,
+    /// Who runs where and when.
+    pub dispatcher: Arc<Dispatcher>,
+    /// The replicas.
+    pub fleet: Arc<Fleet>,
+    /// The keys.
+    pub auth: Arc<Authenticator>,
+    /// The tenants' limits.
+    pub limiter: Arc<Limiter>,
+    /// Metrics.
+    pub telemetry: Arc<Telemetry>,
+    /// What is being answered.
+    pub live: Arc<Live>,
+    /// Requests between their head and their end.
+    pub in_flight: Arc<InFlight>,
+    upstream: ArcSwap<Upstream>,
+    buffered: Arc<AtomicU64>,
+}
+
+/// What a reload replaces as one.
+struct Settings {
+    config: Config,
+    client: Arc<ClientLimits>,
+    connections: Arc<ConnectionLimits>,
+}
+
+/// Counts requests, and tells when none is left.
+#[derive(Default)]
+pub struct InFlight {
+    count: AtomicUsize,
+    draining: std::sync::atomic::AtomicBool,
+    idle: Notify,
+}
+
+/// How a request ended early.
+enum Stop {
+    Refused(ApiError),
+    Interrupted(Interrupted),
+}
+
+impl From<ApiError> for Stop {
+    fn from(error: ApiError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<Interrupted> for Stop {
+    fn from(interrupted: Interrupted) -> Self {
+        match interrupted {
+            Interrupted::ClientGone => Self::Interrupted(interrupted),
+            Interrupted::Cancelled => Self::Refused(ApiError::Cancelled),
+        }
+    }
+}
+
+impl Gateway {
+    /// Answers one request. Every path through here ends in exactly one answer, or in a client that is gone.
+    pub async fn serve(&self, exchange: &mut Exchange) {
+        let _in_flight = self.in_flight.enter();
+        let admitted = match admit(exchange.head()) {
+            Ok(admitted) => admitted,
+            Err(error) => return self.refuse(exchange, None, &error, None).await,
+        };
+        match &admitted.target {
+            Target::Inference(route) => self.infer(exchange, *route, &admitted).await,
+            Target::Models | Target::Model(_) => models::answer(self, exchange, &admitted.target).await,
+            Target::Healthz => models::health(exchange, true).await,
+            Target::Readyz => models::health(exchange, self.is_ready()).await,
+        }
+    }
+
+    /// A request for a replica, with its accounting.
+    async fn infer(&self, exchange: &mut Exchange, route: Route, admitted: &Admitted) {
+        let mut record = RequestRecord::new(Arc::clone(&self.telemetry), Arc::clone(exchange.id()), route);
+        let mut permit = None;
+        match self.hunt(exchange, route, admitted, &mut record, &mut permit).await {
+            Ok(()) => record.outcome(RequestOutcome::Ok),
+            Err(Stop::Interrupted(_)) => record.outcome(RequestOutcome::ClientGone),
+            Err(Stop::Refused(error)) => {
+                record.status(error.status());
+                record.outcome(RequestOutcome::Error(error.outcome()));
+                if let ApiError::Shed { .. } | ApiError::Overloaded(_) | ApiError::Draining = error {
+                    self.telemetry.shed(error.outcome());
+                }
+                self.refuse(exchange, Some(route), &error, permit.as_ref()).await;
+            }
+        }
+    }
+
+    /// The stages.
+    async fn hunt(
+        &self,
+        exchange: &mut Exchange,
+        route: Route,
+        admitted: &Admitted,
+        record: &mut RequestRecord,
+        permit: &mut Option<Permit>,
+    ) -> Result<(), Stop> {
+        if self.in_flight.is_draining() {
+            return Err(ApiError::Draining.into());
+        }
+        let tenant = self.authenticate(exchange)?;
+        let permit = permit.insert(self.limiter.admit(&tenant)?);
+        let body = exchange.read_body(admitted.framing, admitted.expects_continue).await?;
+        let _held = self.hold(body.len())?;
+        let request = request::decode(route, body)?;
+        let class = request::class(&exchange.head().headers, &request, &tenant)?;
+        let deadline = request::deadline(&exchange.head().headers, exchange.started())?;
+        let model = self.fleet.resolve_model(&request.model);
+        let model = model.ok_or_else(|| ApiError::ModelNotFound { model: shown(&request.model) })?;
+        record.identify(Arc::clone(&tenant.name), Arc::clone(&model.name), class);
+        if !tenant.may_use(&model.name) {
+            return Err(ApiError::ModelNotAllowed { model: shown(&request.model) }.into());
+        }
+        let spec = request::spec(&request, model.id, tenant.id, class, deadline);
+        permit.charge(u64::from(spec.prompt_tokens) + u64::from(spec.output_tokens))?;
+        let facts = Facts { id: &Arc::clone(exchange.id()), permit: Some(permit) };
+        if request.stream {
+            exchange.keep_stream_warm(relay::head::stream(&facts));
+        } else {
+            exchange.keep_plain_warm(relay::head::plain(200, &facts));
+        }
+        record.queued();
+        let place = self.dispatcher.submit(spec.clone());
+        let entry = self.live.enter(
+            LiveRequest {
+                id: Arc::clone(exchange.id()),
+                request: place.request(),
+                tenant: Arc::clone(&tenant.name),
+                model: Arc::clone(&model.name),
+                route: route.name(),
+                class,
+                started: exchange.started(),
+                content_events: Arc::default(),
+            },
+            exchange.cancel_signal(),
+        );
+        let used = self.run(exchange, &request, &spec, &place, &facts, record, &entry).await?;
+        drop(facts);
+        permit.settle(used);
+        Ok(())
+    }
+
+    /// Waits for a slot, sends, copies; fails over as long as the client has seen no content. Tokens used, if known.
+    #[expect(clippy::too_many_arguments, reason = "the heart of the request: each is a part of it, none is optional")]
+    async fn run(
+        &self,
+        exchange: &mut Exchange,
+        request: &Request,
+        spec: &RequestSpec,
+        place: &Place,
+        facts: &Facts<'_>,
+        record: &mut RequestRecord,
+        entry: &Entry,
+    ) -> Result<Option<u64>, Stop> {
+        let mut answer = Answer::new(request);
+        let mut last: Option<Failed> = None;
+        loop {
+            let grant = match exchange.drive(place.grant()).await? {
+                Ok(grant) => grant,
+                Err(stopped) => return Err(refused(stopped, last).into()),
+            };
+            let replica = self.fleet.replica(grant.replica());
+            let named = replica.as_ref().and_then(|replica| replica.model_name(spec.model));
+            let (Some(replica), Some(model)) = (replica, named) else {
+                // Removed, or its model changed, in this very moment.
+                grant.end(Outcome::Misconfigured, false, None);
+                continue;
+            };
+            record.dispatched(&replica.label);
+            let attempt = Attempt {
+                gateway: self,
+                replica: &replica,
+                model: &model,
+                grant: &grant,
+                record,
+                entry,
+                facts,
+                stopped: std::pin::pin!(place.stopped(grant.attempt())),
+                expected: self.expected_prefill(&grant, spec),
+            };
+            match answer.attempt(exchange, attempt).await {
+                Ok(Finished { rest, timings, used }) => {
+                    grant.end(Outcome::Success, true, timings);
+                    record.attempt_ended("ok");
+                    record.status(200);
+                    let mut head = if request.stream { relay::head::stream(facts) } else { relay::head::plain(200, facts) };
+                    relay::head::trace(&mut head, record, self.config().server.expose_replica.then_some(&replica.label));
+                    answer.deliver(exchange, rest, head).await?;
+                    return Ok(used);
+                }
+                Err(Unfinished::Interrupted(interrupted)) => {
+                    record.attempt_ended("client_gone");
+                    return Err(interrupted.into());
+                }
+                Err(Unfinished::Cancelled(why)) => {
+                    let sent = answer.content_sent(exchange);
+                    grant.cancelled();
+                    record.attempt_ended("cancelled");
+                    if sent {
+                        return Err(cancelled(why).into());
+                    }
+                }
+                Err(Unfinished::Failed(failed)) => {
+                    let sent = answer.content_sent(exchange);
+                    grant.end(failed.outcome, sent, None);
+                    record.attempt_ended(failed.name);
+                    if sent {
+                        return Err(failed.answer.map_or(ApiError::Lost(failed.name), ApiError::Upstream).into());
+                    }
+                    if failed.is_final() {
+                        return Err(failed.answer.map_or(ApiError::Internal, ApiError::Upstream).into());
+                    }
+                    self.telemetry.failover(failed.phase, failed.name);
+                    tracing::info!(request = %exchange.id(), replica = %replica.label, why = failed.name, "failover");
+                    last = Some(failed);
+                }
+            }
+        }
+    }
+
+    /// Says no: as a status while that is possible, inside the answer otherwise (which then ends without an end).
+    pub async fn refuse(&self, exchange: &mut Exchange, route: Option<Route>, error: &ApiError, permit: Option<&Permit>) {
+        let body = error.body();
+        if exchange.head_sent() {
+            let event = route.map(|route| body.to_sse(route)).unwrap_or_default();
+            exchange.abort_with(event).await;
+            return;
+        }
+        if error.closes() {
+            exchange.close_after();
+        }
+        let head = relay::head::refusal(error, &Facts { id: &Arc::clone(exchange.id()), permit });
+        let json = route.map_or_else(|| body.to_json(), |route| body.to_json_for(route));
+        // The client may have left in the meantime: nothing is owed to it then.
+        if exchange.respond(head, [json]).await.is_err() {
+            tracing::debug!(request = %exchange.id(), "the client left before its refusal");
+        }
+    }
+
+    /// The tenant of a request.
+    pub fn authenticate(&self, exchange: &Exchange) -> Result<Arc<Tenant>, ApiError> {
+        let headers = &exchange.head().headers;
+        let text = |name| headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
+        let x_api_key = headers.get("x-api-key").and_then(|value| value.to_str().ok());
+        Ok(self.auth.authenticate(text(header::AUTHORIZATION), x_api_key, exchange.peer())?)
+    }
+
+    /// The share of `limits.max_buffered_bytes` that a body takes until its request ends.
+    fn hold(&self, bytes: usize) -> Result<Held, ApiError> {
+        let bytes = bytes as u64;
+        let max = self.config().limits.max_buffered_bytes.as_u64();
+        let held = Held { bytes, counted: Arc::clone(&self.buffered) };
+        if self.buffered.fetch_add(bytes, Ordering::Relaxed) + bytes > max {
+            return Err(ApiError::Overloaded("limits.max_buffered_bytes"));
+        }
+        Ok(held)
+    }
+
+    /// How long the replica needs to read this prompt, by its measured speed.
+    fn expected_prefill(&self, grant: &Grant, spec: &RequestSpec) -> Option<Duration> {
+        let rate = self.dispatcher.prefill_rate(grant.replica())?;
+        Duration::try_from_secs_f64(f64::from(spec.prompt_tokens) / rate).ok()
+    }
+
+    /// Whether to send us requests.
+    pub fn is_ready(&self) -> bool {
+        !self.in_flight.is_draining() && self.fleet.any_ready()
+    }
+}
+
+/// The settings, and their exchange on a reload.
+impl Gateway {
+    /// The parts put together.
+    #[expect(clippy::too_many_arguments, reason = "the composition root hands over each part once")]
+    pub fn new(
+        config: Config,
+        dispatcher: Arc<Dispatcher>,
+        fleet: Arc<Fleet>,
+        auth: Arc<Authenticator>,
+        limiter: Arc<Limiter>,
+        telemetry: Arc<Telemetry>,
+        upstream: Arc<Upstream>,
+    ) -> Self {
+        Self {
+            settings: ArcSwap::from_pointee(Settings::new(config)),
+            dispatcher,
+            fleet,
+            auth,
+            limiter,
+            telemetry,
+            live: Arc::default(),
+            in_flight: Arc::default(),
+            upstream: ArcSwap::new(upstream),
+            buffered: Arc::default(),
+        }
+    }
+
+    /// The current configuration.
+    pub fn config(&self) -> impl std::ops::Deref<Target = Config> + use<> {
+        ConfigRef(self.settings.load())
+    }
+
+    /// The connections to replicas.
+    pub fn upstream(&self) -> Guard<Arc<Upstream>> {
+        self.upstream.load()
+    }
+
+    /// Deadlines and bounds towards clients.
+    pub fn client_limits(&self) -> Arc<ClientLimits> {
+        Arc::clone(&self.settings.load().client)
+    }
+
+    /// Bounds of connections.
+    pub fn connection_limits(&self) -> Arc<ConnectionLimits> {
+        Arc::clone(&self.settings.load().connections)
+    }
+
+    /// Takes over what a reload may change here.
+    pub fn reconfigure(&self, config: Config, upstream: Option<Arc<Upstream>>) {
+        self.settings.store(Arc::new(Settings::new(config)));
+        if let Some(upstream) = upstream {
+            self.upstream.store(upstream);
+        }
+    }
+}
+
+struct ConfigRef(Guard<Arc<Settings>>);
+
+impl std::ops::Deref for ConfigRef {
+    type Target = Config;
+    fn deref(&self) -> &Config {
+        &self.0.config
+    }
+}
+
+impl Settings {
+    fn new(config: Config) -> Self {
+        let (server, streams) = (&config.server, &config.streams);
+        let client = Arc::new(ClientLimits {
+            max_body: server.max_body.as_u64(),
+            body_deadline: server.body_deadline,
+            body_deadline_per_64k: server.body_deadline_per_64k,
+            head_after: streams.head_after,
+            keepalive_interval: streams.keepalive_interval,
+            keepalive_json_after: streams.keepalive_json_after,
+        });
+        let connections = Arc::new(ConnectionLimits {
+            max: server.max_connections.unwrap_or_else(default_max),
+            max_per_address: server.max_connections_per_address,
+            header_deadline: server.header_deadline,
+            keepalive: server.keepalive_timeout,
+            write_timeout: server.write_timeout,
+        });
+        Self { config, client, connections }
+    }
+}
+
+/// Bytes held for a request.
+struct Held {
+    bytes: u64,
+    counted: Arc<AtomicU64>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.counted.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// One request in flight.
+pub struct Flying(Arc<InFlight>);
+
+impl InFlight {
+    /// Counts one until the guard is dropped.
+    pub fn enter(self: &Arc<Self>) -> Flying {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Flying(Arc::clone(self))
+    }
+
+    /// Refuse what comes from now on.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Whether [`InFlight::drain`] was called.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Requests in flight.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when none is.
+    pub async fn none(&self) {
+        loop {
+            let idle = self.idle.notified();
+            if self.count() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+}
+
+impl Drop for Flying {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+/// A name of a client as it may be shown: bounded, no control characters.
+fn shown(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+/// The core's refusal, in the words of the last replica where those are the answer.
+fn refused(stopped: Stopped, last: Option<Failed>) -> ApiError {
+    match stopped {
+        Stopped::Cancelled(why) => cancelled(why),
+        Stopped::Shed { reason: ShedReason::ContextExceeded, .. }
+        | Stopped::Shed { reason: ShedReason::AttemptsExhausted, .. }
+            if last.as_ref().is_some_and(|last| last.outcome == Outcome::ContextExceeded) =>
+        {
+            let words = last.and_then(|last| last.answer);
+            words.map_or(ApiError::Internal, ApiError::Upstream)
+        }
+        Stopped::Shed { reason, retry_after } => ApiError::Shed { reason, retry_after, last: last.map(|last| last.name) },
+    }
+}
+
+fn cancelled(why: CancelReason) -> ApiError {
+    match why {
+        CancelReason::Deadline => {
+            ApiError::Shed { reason: ShedReason::Deadline, retry_after: Duration::ZERO, last: None }
+        }
+        CancelReason::DrainDeadline => ApiError::Lost("its replica was drained"),
+        CancelReason::ReplicaRemoved => ApiError::Lost("its replica was removed"),
+    }
+}

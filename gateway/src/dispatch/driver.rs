@@ -102,6 +102,11 @@ impl Dispatcher {
         self.lock().scheduler.replica(replica, clock::now())
     }
 
+    /// Prompt tokens per second that a replica was measured to read.
+    pub fn prefill_rate(&self, replica: ReplicaId) -> Option<f64> {
+        self.lock().scheduler.speeds(replica)?.0
+    }
+
     /// All live requests.
     pub fn requests(&self) -> Vec<RequestView> {
         self.lock().scheduler.requests(clock::now())

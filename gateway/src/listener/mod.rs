@@ -1,1 +1,205 @@
-//! (being written)
+//! Sockets and their first defence: connections are counted, heads have a deadline, and what passes becomes an
+//! [`Exchange`]. With `upstream` the only module that knows the transport; it knows nothing of tenants or models.
+
+mod connections;
+mod exchange;
+mod gate;
+mod tls;
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use http::{HeaderName, HeaderValue, header};
+use pingora::{
+    apps::{HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp},
+    http::ResponseHeader,
+    listeners::{ListenerConfig, TcpSocketOptions, tls::TlsSettings},
+    protocols::{GetSocketDigest, TcpKeepalive, Stream, http::ServerSession, l4::stream::L4BufferSettings},
+    server::ShutdownWatch,
+    services::listening::Service,
+};
+
+pub use self::{
+    connections::{Connections, default_max},
+    exchange::{ClientLimits, Exchange, Interrupted, insert},
+    gate::{Admitted, Framing, Target, admit},
+    tls::{Certificate, CertificateError, Resolver},
+};
+use crate::{error::ApiError, pipeline::Gateway};
+
+/// A client that vanished without a FIN is found in about a minute.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive {
+    idle: Duration::from_secs(15),
+    interval: Duration::from_secs(15),
+    count: 4,
+    user_timeout: Duration::from_secs(60),
+};
+/// Read buffer of a client connection. 8 KiB instead of pingora's 64: an idle connection costs little, and a 7,000-token
+/// prompt is read in four pieces.
+const READ_BUFFER: usize = 8 << 10;
+/// Write buffer of a client connection; larger pieces go out past it.
+const WRITE_BUFFER: usize = 2 << 10;
+
+/// Settings of client connections that a reload may change.
+#[derive(Clone, Debug)]
+pub struct ConnectionLimits {
+    /// All connections.
+    pub max: usize,
+    /// From one address.
+    pub max_per_address: usize,
+    /// For the head of the first request.
+    pub header_deadline: Duration,
+    /// Between two requests.
+    pub keepalive: Duration,
+    /// For a write that makes no progress.
+    pub write_timeout: Duration,
+}
+
+/// Accepts connections, counts them, and hands their requests to the gateway.
+pub struct Door {
+    http: Arc<Http>,
+    connections: Arc<Connections>,
+}
+
+/// The HTTP side of [`Door`].
+struct Http {
+    gateway: Arc<Gateway>,
+    options: HttpServerOptions,
+    next_id: AtomicU64,
+    /// Tells ids of two runs apart.
+    run: u64,
+}
+
+/// Left on a connection for its next request: it is allowed the keep-alive time before its head.
+struct Reused;
+
+impl Door {
+    /// A door to `gateway`.
+    pub fn new(gateway: Arc<Gateway>, run: u64) -> Self {
+        let mut options = HttpServerOptions::default();
+        options.h2_idle_timeout = Some(Duration::from_secs(600));
+        let http = Http { gateway, options, next_id: AtomicU64::new(1), run };
+        Self { http: Arc::new(http), connections: Arc::default() }
+    }
+
+    /// The listening service: plain and TLS addresses.
+    pub fn service(self, plain: &[SocketAddr], tls: &[SocketAddr], certificate: Option<Arc<Certificate>>) -> TlsResult {
+        let mut service = Service::new("public".to_owned(), self);
+        for address in plain {
+            service.add_listener(listener(*address));
+        }
+        if let Some(certificate) = certificate {
+            for address in tls {
+                let mut settings = TlsSettings::intermediate("", "")?;
+                settings.set_cert_resolver(Arc::new(Resolver(Arc::clone(&certificate))));
+                settings.enable_h2();
+                service.add_listener(listener(*address).tls(settings));
+            }
+        }
+        Ok(service)
+    }
+}
+
+/// A service, or pingora's word that TLS can't be set up.
+pub type TlsResult = Result<Service<Door>, Box<pingora::Error>>;
+
+fn listener(address: SocketAddr) -> ListenerConfig {
+    let mut socket = TcpSocketOptions::default();
+    socket.tcp_keepalive = Some(KEEPALIVE);
+    let buffers = L4BufferSettings::new(READ_BUFFER, WRITE_BUFFER);
+    ListenerConfig::tcp(address.to_string()).tcp_socket_options(socket).l4_buffer(buffers)
+}
+
+#[async_trait]
+impl ServerApp for Door {
+    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        let peer = stream.get_socket_digest().and_then(|digest| digest.peer_addr()?.as_inet().map(|addr| addr.ip()));
+        let limits = self.http.gateway.connection_limits();
+        let address = peer.unwrap_or(IpAddr::from([0, 0, 0, 0]));
+        // Refused without an answer: writing one is work that a flood would make us do.
+        let _connection = self.connections.enter(address, limits.max, limits.max_per_address)?;
+        self.http.process_new(stream, shutdown).await
+    }
+}
+
+#[async_trait]
+impl HttpServerApp for Http {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        mut session: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        let limits = self.gateway.connection_limits();
+        let reused = session.take_connection_user_context().is_some();
+        let mut stopping = shutdown.clone();
+        // Set before the read: pingora turns keep-alive off by itself where a request's framing demands that.
+        session.set_keepalive(Some(limits.keepalive.as_secs().max(1)));
+        session.set_write_timeout(Some(limits.write_timeout));
+        session.set_pipelining_enabled(true);
+        let deadline = limits.header_deadline + if reused { limits.keepalive } else { Duration::ZERO };
+        let read = tokio::select! {
+            biased;
+            read = tokio::time::timeout(deadline, session.read_request()) => read,
+            _ = stopping.wait_for(|stopping| *stopping), if reused => return None,
+        };
+        let refusal = match read {
+            Ok(Ok(true)) => None,
+            Ok(Ok(false)) => return None,
+            Ok(Err(error)) if is_malformed(&error) => {
+                Some(ApiError::transport(400, "This is not an acceptable HTTP request."))
+            }
+            Ok(Err(_)) => return None,
+            Err(_) if reused => return None,
+            Err(_) => Some(ApiError::transport(408, "The request's head did not arrive in time (server.header_deadline).")),
+        };
+        if let Some(refusal) = refusal {
+            refuse_head(session, &refusal).await;
+            return None;
+        }
+        if *shutdown.borrow() {
+            session.set_keepalive(None);
+        }
+        let mut exchange = Exchange::new(session, self.request_id(), self.gateway.client_limits());
+        self.gateway.serve(&mut exchange).await;
+        let session = exchange.into_session()?;
+        let mut persistent = HttpPersistentSettings::for_session(&session);
+        persistent.set_user_context(Box::new(Reused));
+        let stream = session.finish().await.ok()??;
+        Some(ReusedHttpStream::from_reusable_stream(stream, persistent))
+    }
+
+    fn server_options(&self) -> Option<&HttpServerOptions> {
+        Some(&self.options)
+    }
+}
+
+impl Http {
+    fn request_id(&self) -> Arc<str> {
+        let number = self.next_id.fetch_add(1, Ordering::Relaxed);
+        format!("req_{:016x}{number:012x}", self.run).into()
+    }
+}
+
+fn is_malformed(error: &pingora::Error) -> bool {
+    matches!(error.etype(), pingora::ErrorType::InvalidHTTPHeader)
+}
+
+/// Answers a request whose head could not be read: no exchange, no keep-alive.
+async fn refuse_head(mut session: ServerSession, error: &ApiError) {
+    let body = error.body().to_json();
+    let Ok(mut head) = ResponseHeader::build_no_case(error.status(), Some(3)) else { return };
+    insert(&mut head, header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    insert(&mut head, header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+    insert(&mut head, HeaderName::from_static("connection"), HeaderValue::from_static("close"));
+    // The client may be gone: nothing is owed to it then.
+    if session.write_error_response(head, body).await.is_ok() {
+        session.shutdown().await;
+    }
+}

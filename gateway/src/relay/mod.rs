@@ -1,1 +1,336 @@
-//! (being written)
+//! One attempt: send the request to a replica, and copy its answer to the client.
+//!
+//! Nothing goes to the client before the replica has sent content: until then another replica can take over, and a
+//! refusal has a proper status. (A waiting stream may have its head and comments by then; that is still no content.)
+//! Afterwards a broken answer ends with an error event and an aborted connection, never with a clean end.
+
+mod deadline;
+pub mod head;
+mod verdict;
+
+use std::{future::Future, pin::Pin, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use openai_wire::{AnswerStream, EngineTimings, Request, Segments, StreamOptions, UpstreamRewrite, Usage};
+use scheduler::{CancelReason, Outcome, SoftFailure, Timestamp, Timings};
+
+pub use self::verdict::Failed;
+use self::{deadline::Deadline, head::Facts};
+use crate::{
+    clock, config,
+    dispatch::Grant,
+    fleet::Replica,
+    listener::{Exchange, Interrupted},
+    live::Entry,
+    pipeline::Gateway,
+    telemetry::RequestRecord,
+};
+
+/// Largest error body of a replica that is looked at.
+const MAX_ERROR: usize = 64 << 10;
+/// Output held back for want of content; a stream of empty events is passed on from here.
+const MAX_HELD: usize = 64 << 10;
+
+/// How an attempt ended when it did not end the request.
+#[derive(Debug)]
+pub enum Unfinished {
+    /// The client left, or an operator cancelled.
+    Interrupted(Interrupted),
+    /// The core took the slot back.
+    Cancelled(CancelReason),
+    /// The replica failed.
+    Failed(Failed),
+}
+
+impl From<Interrupted> for Unfinished {
+    fn from(interrupted: Interrupted) -> Self {
+        Self::Interrupted(interrupted)
+    }
+}
+
+impl From<Failed> for Unfinished {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(failed)
+    }
+}
+
+/// A whole answer of a replica.
+pub struct Finished {
+    /// What is left to write: the whole body, or the rest of the stream.
+    pub rest: Segments,
+    /// For the scheduler.
+    pub timings: Option<Timings>,
+    /// Tokens of prompt and answer, for the tenant's limit.
+    pub used: Option<u64>,
+}
+
+/// The answer to one request, over as many attempts as it takes.
+pub struct Answer<'r> {
+    request: &'r Request,
+    /// The model as the client named it.
+    stream: Option<AnswerStream>,
+    out: BytesMut,
+}
+
+/// What one attempt works with.
+pub struct Attempt<'a, S> {
+    /// Settings, metrics, connections.
+    pub gateway: &'a Gateway,
+    /// Where it runs.
+    pub replica: &'a Replica,
+    /// The replica's own name for the model.
+    pub model: &'a str,
+    /// The slot.
+    pub grant: &'a Grant,
+    /// Accounts for the request.
+    pub record: &'a mut RequestRecord,
+    /// Its line in the operator's list.
+    pub entry: &'a Entry,
+    /// What every head says.
+    pub facts: &'a Facts<'a>,
+    /// Resolves when the core takes the slot back.
+    pub stopped: Pin<&'a mut S>,
+    /// Seconds the replica is expected to read this prompt, from its measured speed.
+    pub expected: Option<Duration>,
+}
+
+impl<'r> Answer<'r> {
+    /// No attempt yet.
+    pub fn new(request: &'r Request) -> Self {
+        let options = StreamOptions { model: request.model.clone(), include_usage: request.include_usage };
+        let stream = request.stream.then(|| AnswerStream::new(request.route, options));
+        Self { request, stream, out: BytesMut::new() }
+    }
+
+    /// Whether the client has seen content.
+    pub fn content_sent(&self, exchange: &Exchange) -> bool {
+        exchange.head_sent() && self.stream.as_ref().is_some_and(AnswerStream::content_sent)
+    }
+
+    /// Runs one attempt to the end of the replica's answer.
+    pub async fn attempt<S: Future<Output = CancelReason>>(
+        &mut self,
+        exchange: &mut Exchange,
+        mut attempt: Attempt<'_, S>,
+    ) -> Result<Finished, Unfinished> {
+        self.out.clear();
+        match self.stream.take() {
+            None => attempt.plain(self.request, exchange).await,
+            Some(mut stream) => {
+                stream.begin_attempt();
+                let finished = attempt.stream(self.request, exchange, &mut stream, &mut self.out).await;
+                self.stream = Some(stream);
+                finished
+            }
+        }
+    }
+
+    /// Writes what is left of a whole answer. The slot is free by now: a slow client costs no phone.
+    pub async fn deliver(
+        &mut self,
+        exchange: &mut Exchange,
+        rest: Segments,
+        head: Box<pingora::http::ResponseHeader>,
+    ) -> Result<(), Interrupted> {
+        if self.stream.is_none() {
+            return exchange.respond(head, rest).await;
+        }
+        exchange.begin(head).await?;
+        for piece in rest {
+            exchange.write(piece).await?;
+        }
+        exchange.end().await
+    }
+}
+
+impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
+    /// Waits for something of the replica: while the client waits, the core lets us, and patience lasts.
+    async fn wait<F: Future>(
+        &mut self,
+        exchange: &mut Exchange,
+        deadline: &mut Deadline,
+        late: SoftFailure,
+        future: F,
+    ) -> Result<F::Output, Unfinished> {
+        let stopped = self.stopped.as_mut();
+        let waiting = async {
+            tokio::select! {
+                biased;
+                done = future => Ok(done),
+                why = stopped => Err(Unfinished::Cancelled(why)),
+                () = deadline.passed() => Err(Failed::new(Outcome::Soft(late), late_name(late), late_phase(late)).into()),
+            }
+        };
+        exchange.drive(waiting).await?
+    }
+
+    async fn plain(&mut self, request: &Request, exchange: &mut Exchange) -> Result<Finished, Unfinished> {
+        let gateway = self.gateway;
+        let config = gateway.config();
+        let sent = clock::now();
+        let mut deadline = Deadline::new(sent + config.streams.plain_total);
+        let mut reply = self.open(request, exchange, &mut deadline).await?;
+        let whole = reply.collect(config.streams.max_answer.as_usize());
+        let body = self.wait(exchange, &mut deadline, SoftFailure::Stalled, whole).await?;
+        let body = body.map_err(|failure| Failed::transport(&failure))?;
+        let answer = openai_wire::decode_answer(request.route, reply.content_type(), body, &request.model)
+            .map_err(|error| Failed::answered(error, None))?;
+        gateway.upstream().recycle(&self.replica.endpoint, reply);
+        self.record.first_token();
+        if let Some(usage) = &answer.usage {
+            self.record.usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, false);
+        }
+        let used = answer.usage.as_ref().map(total);
+        Ok(Finished { rest: answer.body, timings: answer.timings.as_ref().map(measured_by_engine), used })
+    }
+
+    async fn stream(
+        &mut self,
+        request: &Request,
+        exchange: &mut Exchange,
+        stream: &mut AnswerStream,
+        out: &mut BytesMut,
+    ) -> Result<Finished, Unfinished> {
+        let gateway = self.gateway;
+        let config = gateway.config();
+        let sent = clock::now();
+        let gap = gap_deadline(&config.streams);
+        let mut deadline = Deadline::new(sent + first_token_deadline(&config.streams, self.expected));
+        let mut reply = self.open(request, exchange, &mut deadline).await?;
+        let mut first: Option<Timestamp> = None;
+        loop {
+            let late = if first.is_some() { SoftFailure::Stalled } else { SoftFailure::NoFirstToken };
+            let piece = self.wait(exchange, &mut deadline, late, reply.chunk()).await?;
+            let piece = match piece.map_err(|failure| Failed::transport(&failure))? {
+                Some(piece) => piece,
+                None => {
+                    stream.end(out).map_err(Failed::streamed)?;
+                    break;
+                }
+            };
+            let step = stream.push(&piece, out).map_err(Failed::streamed)?;
+            if step.content_events > 0 && first.is_none() {
+                first = Some(clock::now());
+                self.grant.first_token();
+                self.record.first_token();
+            }
+            self.entry.progress(stream.content_events());
+            if step.complete {
+                break;
+            }
+            if first.is_some() {
+                deadline.set(clock::now() + gap);
+            }
+            if !out.is_empty() && (first.is_some() || out.len() > MAX_HELD) {
+                self.pass_on(exchange, out).await?;
+            }
+        }
+        let ended = clock::now();
+        gateway.upstream().recycle_if_ended(&self.replica.endpoint, reply);
+        let usage = stream.usage();
+        if let Some(usage) = &usage {
+            let estimated = stream.usage_estimated();
+            self.record.usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, estimated);
+        }
+        let timings = match stream.timings() {
+            Some(timings) => Some(measured_by_engine(&timings)),
+            None => usage.zip(first).map(|(usage, first)| measured_here(&usage, sent, first, ended)),
+        };
+        let mut rest = Segments::default();
+        rest.push(out.split().freeze());
+        Ok(Finished { rest, timings, used: usage.as_ref().map(total) })
+    }
+
+    async fn pass_on(&mut self, exchange: &mut Exchange, out: &mut BytesMut) -> Result<(), Unfinished> {
+        if !exchange.head_sent() {
+            let mut head = head::stream(self.facts);
+            self.trace(&mut head);
+            exchange.begin(head).await?;
+        }
+        Ok(exchange.write(out.split().freeze()).await?)
+    }
+
+    /// The head of an answer tells how it came about.
+    pub fn trace(&self, head: &mut pingora::http::ResponseHeader) {
+        let shown = self.gateway.config().server.expose_replica.then_some(&self.replica.label);
+        head::trace(head, self.record, shown);
+    }
+
+    /// Sends the request; an answer that is none becomes a failure.
+    async fn open(
+        &mut self,
+        request: &Request,
+        exchange: &mut Exchange,
+        deadline: &mut Deadline,
+    ) -> Result<crate::upstream::Reply, Unfinished> {
+        let upstream = self.gateway.upstream();
+        let (replica, model) = (self.replica, self.model);
+        let body = || request.upstream_body(&UpstreamRewrite { model, ask_usage: true }).into();
+        let key = replica.key.as_ref().map(config::Secret::expose);
+        let sending = upstream.post(&replica.endpoint, request.route.path(), key, request.stream, body);
+        let reply = self.wait(exchange, deadline, SoftFailure::NoFirstToken, sending).await?;
+        let mut reply = reply.map_err(|failure| Failed::transport(&failure))?;
+        let streams = request.stream && is_event_stream(reply.content_type());
+        if reply.head.status.is_success() && (streams || !request.stream) {
+            return Ok(reply);
+        }
+        let retry_after = reply.retry_after();
+        let body = self.wait(exchange, deadline, SoftFailure::NoFirstToken, reply.collect(MAX_ERROR)).await?;
+        // A broken error body says no less than its status.
+        let body = body.unwrap_or_else(|_| Bytes::new());
+        let status = reply.head.status.as_u16();
+        let error = openai_wire::classify_error(request.route, status, reply.content_type(), &body);
+        upstream.recycle(&replica.endpoint, reply);
+        Err(Failed::answered(error, retry_after).into())
+    }
+}
+
+fn is_event_stream(content_type: Option<&str>) -> bool {
+    content_type.is_some_and(|text| text.trim_start().get(..17).is_some_and(|t| t.eq_ignore_ascii_case("text/event-stream")))
+}
+
+const fn late_name(late: SoftFailure) -> &'static str {
+    if matches!(late, SoftFailure::Stalled) { "stalled" } else { "no_first_token" }
+}
+
+const fn late_phase(late: SoftFailure) -> &'static str {
+    if matches!(late, SoftFailure::Stalled) { "body" } else { "head" }
+}
+
+/// How long the first token may take: some times what the replica's own speed says for this prompt, within bounds.
+fn first_token_deadline(streams: &config::Streams, expected: Option<Duration>) -> Duration {
+    let own = expected.unwrap_or_default().mul_f64(streams.first_token_factor);
+    own.max(streams.first_token_min).min(streams.first_token_cap)
+}
+
+/// How long the next token may take.
+fn gap_deadline(streams: &config::Streams) -> Duration {
+    streams.gap_min.min(streams.gap_cap)
+}
+
+fn total(usage: &Usage) -> u64 {
+    usage.prompt_tokens.saturating_add(usage.completion_tokens)
+}
+
+fn measured_by_engine(timings: &EngineTimings) -> Timings {
+    let length = |millis: f64| Duration::try_from_secs_f64(millis / 1000.0).unwrap_or_default();
+    Timings {
+        prefill_tokens: timings.prompt_n,
+        prefill: length(timings.prompt_ms),
+        decode_tokens: timings.predicted_n,
+        decode: length(timings.predicted_ms),
+        cached_tokens: timings.cache_n,
+    }
+}
+
+/// Where the engine tells no timings: the first token's delay is prefill, the rest decode.
+fn measured_here(usage: &Usage, sent: Timestamp, first: Timestamp, ended: Timestamp) -> Timings {
+    let tokens = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    Timings {
+        prefill_tokens: tokens(usage.prompt_tokens.saturating_sub(usage.cached_tokens)),
+        prefill: first.since(sent),
+        decode_tokens: tokens(usage.completion_tokens.saturating_sub(1)),
+        decode: ended.since(first),
+        cached_tokens: tokens(usage.cached_tokens),
+    }
+}

@@ -1,1 +1,76 @@
-//! (being written)
+//! From a body and a head to what the scheduler needs: model, class, deadline, estimated work.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use openai_wire::{Request, Route, ServiceTier};
+use scheduler::{Class, ModelId, RequestSpec, TenantId, Timestamp};
+
+use crate::{auth::Tenant, error::ApiError};
+
+const CLASS: &str = "x-huntgroup-class";
+const DEADLINE: &str = "x-huntgroup-deadline";
+/// Bytes of text per token, until usage says better: English prose and JSON lie between 3 and 5.
+const BYTES_PER_TOKEN: u64 = 4;
+/// Tokens of an answer without `max_tokens`: a chat turn.
+const USUAL_ANSWER: u32 = 256;
+/// Longest deadline a client can set: a day.
+const MAX_DEADLINE: f64 = 86_400.0;
+
+/// Decodes a body. After this nothing parses it again.
+pub fn decode(route: Route, body: Bytes) -> Result<Request, ApiError> {
+    Ok(Request::decode(route, body)?)
+}
+
+/// How urgent a request is: what its header says, else its `service_tier`, else the tenant's default; never more urgent
+/// than the tenant may.
+pub fn class(headers: &HeaderMap, request: &Request, tenant: &Tenant) -> Result<Class, ApiError> {
+    let asked = match headers.get(CLASS) {
+        None => request.service_tier.and_then(|tier| match tier {
+            ServiceTier::Priority => Some(Class::Interactive),
+            ServiceTier::Flex => Some(Class::Batch),
+            ServiceTier::Default => None,
+        }),
+        Some(value) => Some(named(value.as_bytes()).ok_or(ApiError::Header {
+            header: CLASS,
+            message: "must be interactive, standard or batch".into(),
+        })?),
+    };
+    Ok(asked.unwrap_or(tenant.default_class).max(tenant.max_class))
+}
+
+fn named(value: &[u8]) -> Option<Class> {
+    Class::ALL.into_iter().find(|class| value.eq_ignore_ascii_case(class.name().as_bytes()))
+}
+
+/// When the client's patience ends, if it said so.
+pub fn deadline(headers: &HeaderMap, started: Timestamp) -> Result<Option<Timestamp>, ApiError> {
+    let Some(value) = headers.get(DEADLINE) else { return Ok(None) };
+    let seconds: f64 = value.to_str().ok().and_then(|text| text.trim().parse().ok()).unwrap_or(f64::NAN);
+    if !(seconds > 0.0 && seconds <= MAX_DEADLINE) {
+        return Err(ApiError::Header { header: DEADLINE, message: "must be seconds, above 0 and at most 86400".into() });
+    }
+    Ok(Some(started + Duration::from_secs_f64(seconds)))
+}
+
+/// What the scheduler needs to know.
+pub fn spec(
+    request: &Request,
+    model: ModelId,
+    tenant: TenantId,
+    class: Class,
+    deadline: Option<Timestamp>,
+) -> RequestSpec {
+    RequestSpec {
+        model,
+        route: request.route.bit(),
+        tenant,
+        class,
+        deadline,
+        prompt_tokens: u32::try_from(request.prompt_bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX),
+        output_tokens: request.max_tokens.unwrap_or(USUAL_ANSWER),
+        body_bytes: request.body_len() as u64,
+        prefix: Vec::new(),
+    }
+}

@@ -1,1 +1,222 @@
-//! (being written)
+//! Connections to replicas: open, send, read. Built on hyper's client connection, without its pools: phones close idle
+//! connections after 5 s and all share one address, so the pool is ours and belongs to the replica (`Endpoint`).
+//!
+//! Every request is written afresh with a fixed set of headers and the replica's own credential: nothing of the client's
+//! head reaches a phone.
+
+mod body;
+mod connect;
+mod endpoint;
+mod failure;
+mod resolve;
+mod session;
+mod tls;
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderValue, Method, Request, header};
+use tokio_rustls::TlsConnector;
+
+pub use self::{
+    body::SegmentsBody,
+    endpoint::Endpoint,
+    failure::Failure,
+    resolve::{AddressPolicy, is_public},
+    session::Reply,
+    tls::TlsError,
+};
+use crate::config;
+
+/// Most that is read of an answer to [`Upstream::get`].
+const MAX_FETCH: usize = 1 << 20;
+const USER_AGENT: HeaderValue = HeaderValue::from_static(concat!("huntgroup/", env!("CARGO_PKG_VERSION")));
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+
+/// The shared client.
+pub struct Upstream {
+    tls: TlsConnector,
+    policy: AddressPolicy,
+    connect_timeout: Duration,
+    tls_timeout: Duration,
+    idle: Duration,
+    dns_ttl: Duration,
+}
+
+/// A small answer, read whole.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// HTTP status.
+    pub status: u16,
+    /// `Content-Type`, if it is readable text.
+    pub content_type: Option<String>,
+    /// At most 1 MiB.
+    pub body: Bytes,
+}
+
+impl Upstream {
+    /// A client with the operator's settings.
+    pub fn new(pool: &config::Pool) -> Result<Self, TlsError> {
+        Ok(Self {
+            tls: TlsConnector::from(tls::client_config(pool.ca_file.as_ref())?),
+            policy: AddressPolicy { allow_private: pool.allow_private },
+            connect_timeout: pool.connect_timeout,
+            tls_timeout: pool.tls_timeout,
+            idle: pool.idle,
+            dns_ttl: pool.dns_ttl,
+        })
+    }
+
+    /// Posts a body and waits for the head of the answer. Dropping the future, or the reply, closes the connection.
+    ///
+    /// A reset on a reused connection before any byte of an answer says that the replica had closed it: one more try on
+    /// a fresh connection, of which the caller learns nothing.
+    pub async fn post(
+        &self,
+        endpoint: &Endpoint,
+        path: &'static str,
+        key: Option<&str>,
+        stream: bool,
+        mut body: impl FnMut() -> SegmentsBody,
+    ) -> Result<Reply, Failure> {
+        let accept = if stream { EVENT_STREAM } else { JSON };
+        let mut request = || {
+            head(Method::POST, endpoint, path, key)
+                .header(header::ACCEPT, accept.clone())
+                .header(header::CONTENT_TYPE, JSON)
+                .body(body())
+                .map_err(Failure::Request)
+        };
+        self.exchange(endpoint, &mut request).await
+    }
+
+    /// Gives the connection of a finished reply back for the next request.
+    pub fn recycle(&self, endpoint: &Endpoint, mut reply: Reply) {
+        reply.note_end();
+        if let Some(session) = reply.into_session() {
+            endpoint.put(session);
+        }
+    }
+
+    /// The same for a stream whose last event has come: its end may still be on the way, and is not waited for.
+    pub fn recycle_if_ended(&self, endpoint: &Endpoint, mut reply: Reply) {
+        let mut end = pin!(reply.chunk());
+        let at_end = end.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if matches!(at_end, Poll::Ready(Ok(None))) {
+            self.recycle(endpoint, reply);
+        }
+    }
+
+    /// A small answer, whole, within `limit`.
+    pub async fn get(&self, endpoint: &Endpoint, path: &str, key: Option<&str>, limit: Duration) -> Result<Fetched, Failure> {
+        let mut request =
+            || head(Method::GET, endpoint, path, key).body(SegmentsBody::default()).map_err(Failure::Request);
+        self.fetch(endpoint, &mut request, limit).await
+    }
+
+    /// Posts a small JSON body; the small answer, whole, within `limit`.
+    pub async fn post_json(
+        &self,
+        endpoint: &Endpoint,
+        path: &str,
+        key: Option<&str>,
+        body: Bytes,
+        limit: Duration,
+    ) -> Result<Fetched, Failure> {
+        let mut request = || {
+            head(Method::POST, endpoint, path, key)
+                .header(header::CONTENT_TYPE, JSON)
+                .body(SegmentsBody::from(body.clone()))
+                .map_err(Failure::Request)
+        };
+        self.fetch(endpoint, &mut request, limit).await
+    }
+
+    async fn fetch(
+        &self,
+        endpoint: &Endpoint,
+        request: &mut impl FnMut() -> Result<Request<SegmentsBody>, Failure>,
+        limit: Duration,
+    ) -> Result<Fetched, Failure> {
+        let whole = async {
+            let mut reply = self.exchange(endpoint, request).await?;
+            let body = reply.collect(MAX_FETCH).await?;
+            let status = reply.head.status.as_u16();
+            let content_type = reply.content_type().map(str::to_owned);
+            self.recycle(endpoint, reply);
+            Ok(Fetched { status, content_type, body })
+        };
+        tokio::time::timeout(limit, whole).await.unwrap_or(Err(Failure::Timeout))
+    }
+
+    async fn exchange(
+        &self,
+        endpoint: &Endpoint,
+        request: &mut impl FnMut() -> Result<Request<SegmentsBody>, Failure>,
+    ) -> Result<Reply, Failure> {
+        if let Some(session) = endpoint.take(self.idle) {
+            match session.send(request()?).await {
+                Err(Failure::BeforeHead(_)) => endpoint.close_idle(),
+                done => return done,
+            }
+        }
+        session::Session::start(self.connect(endpoint).await?).await?.send(request()?).await
+    }
+}
+
+impl Reply {
+    /// The rest of the body, in one piece (not copied when it came in one piece).
+    pub async fn collect(&mut self, max: usize) -> Result<Bytes, Failure> {
+        let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
+        let Some(second) = self.chunk().await? else { return Ok(first) };
+        let mut whole = BytesMut::with_capacity((first.len() + second.len()) * 2);
+        whole.extend_from_slice(&first);
+        let mut next = Some(second);
+        while let Some(piece) = next {
+            if whole.len() + piece.len() > max {
+                return Err(Failure::TooLarge(max));
+            }
+            whole.extend_from_slice(&piece);
+            next = self.chunk().await?;
+        }
+        Ok(whole.freeze())
+    }
+
+    /// `Content-Type`, if it is readable text.
+    pub fn content_type(&self) -> Option<&str> {
+        self.head.headers.get(header::CONTENT_TYPE)?.to_str().ok()
+    }
+
+    /// `Retry-After` in seconds, if the replica sent one as a number.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let text = self.head.headers.get(header::RETRY_AFTER)?.to_str().ok()?;
+        text.trim().parse().ok().map(Duration::from_secs)
+    }
+}
+
+fn head(method: Method, endpoint: &Endpoint, path: &str, key: Option<&str>) -> http::request::Builder {
+    let mut builder = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::HOST, &*endpoint.authority)
+        .header(header::USER_AGENT, USER_AGENT);
+    if let Some(key) = key {
+        let value = HeaderValue::try_from(format!("Bearer {key}")).map(|mut value| {
+            value.set_sensitive(true);
+            value
+        });
+        builder = match value {
+            Ok(value) => builder.header(header::AUTHORIZATION, value),
+            // `header` with an invalid value turns the builder into the error that `body` reports.
+            Err(_) => builder.header(header::AUTHORIZATION, "\n"),
+        };
+    }
+    builder
+}

@@ -1,0 +1,321 @@
+//! One client request and the answer to it: the only thing that the stages know of a connection.
+//!
+//! [`Exchange::drive`] is how everything waits: it polls what is waited for, watches whether the client is still there, and
+//! keeps a stream warm, in one future. When the client leaves, what was waited for is dropped, and with it the place in
+//! the queue, the slot, and the connection to the phone.
+
+use std::{net::IpAddr, pin::{Pin, pin}, sync::Arc, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderName, HeaderValue, header, request::Parts};
+use pingora::{http::ResponseHeader, protocols::http::ServerSession};
+use scheduler::Timestamp;
+use tokio::{sync::Notify, time::Sleep};
+
+use super::gate::Framing;
+use crate::{clock, error::ApiError};
+
+/// The client is gone, or an operator cancelled the request: nobody waits for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupted {
+    /// Closed, reset, or does not take what is written.
+    ClientGone,
+    /// `DELETE /admin/requests/{id}`.
+    Cancelled,
+}
+
+/// Deadlines and bounds towards clients.
+#[derive(Clone, Debug)]
+pub struct ClientLimits {
+    /// Largest body.
+    pub max_body: u64,
+    /// Time for a body, beside `body_deadline_per_64k`.
+    pub body_deadline: Duration,
+    /// Time for each 64 KiB of it.
+    pub body_deadline_per_64k: Duration,
+    /// A stream's head goes out after this long, whatever has come from a replica.
+    pub head_after: Duration,
+    /// Longest silence in a stream.
+    pub keepalive_interval: Duration,
+    /// Send spaces into plain answers after this long; off by default.
+    pub keepalive_json_after: Option<Duration>,
+}
+
+/// How far the answer has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Nothing,
+    Head,
+    Whole,
+}
+
+/// What keeps a waiting client patient.
+struct KeepAlive {
+    timer: Pin<Box<Sleep>>,
+    filler: Bytes,
+    interval: Duration,
+    last_write: Timestamp,
+}
+
+/// A request being answered.
+pub struct Exchange {
+    session: ServerSession,
+    id: Arc<str>,
+    started: Timestamp,
+    limits: Arc<ClientLimits>,
+    cancel: Arc<Notify>,
+    keepalive: Option<KeepAlive>,
+    /// The head that [`Exchange::drive`] sends when it must write something before the answer is there.
+    early_head: Option<Box<ResponseHeader>>,
+    sent: Sent,
+}
+
+/// A comment line: clients ignore it, middle boxes see bytes.
+const COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
+const SPACE: Bytes = Bytes::from_static(b" ");
+
+impl Exchange {
+    pub(super) fn new(session: ServerSession, id: Arc<str>, limits: Arc<ClientLimits>) -> Self {
+        Self {
+            session,
+            id,
+            started: clock::now(),
+            limits,
+            cancel: Arc::default(),
+            keepalive: None,
+            early_head: None,
+            sent: Sent::Nothing,
+        }
+    }
+
+    /// The head of the request.
+    pub fn head(&self) -> &Parts {
+        self.session.req_header()
+    }
+
+    /// Where it comes from; unspecified when the socket does not say.
+    pub fn peer(&self) -> IpAddr {
+        self.session.client_addr().and_then(|addr| addr.as_inet()).map_or(IpAddr::from([0, 0, 0, 0]), |addr| addr.ip())
+    }
+
+    /// The id that the client, logs and the admin API see.
+    pub fn id(&self) -> &Arc<str> {
+        &self.id
+    }
+
+    /// When its head was read.
+    pub fn started(&self) -> Timestamp {
+        self.started
+    }
+
+    /// Notified by an operator who cancels the request.
+    pub fn cancel_signal(&self) -> Arc<Notify> {
+        Arc::clone(&self.cancel)
+    }
+
+    /// Whether the status has gone out: a refusal can only travel inside the answer then.
+    pub fn head_sent(&self) -> bool {
+        self.sent != Sent::Nothing
+    }
+
+    /// Reads the whole body, within the size and time it may take.
+    pub async fn read_body(&mut self, framing: Framing, expects_continue: bool) -> Result<Bytes, ApiError> {
+        let max = self.limits.max_body;
+        let too_large = || ApiError::transport(413, format!("The body is larger than {max} bytes (server.max_body)."));
+        let expected = match framing {
+            Framing::None => return Ok(Bytes::new()),
+            Framing::Length(length) if length > max => return Err(too_large()),
+            Framing::Length(length) => length,
+            Framing::Chunked => 0,
+        };
+        if expects_continue && self.session.write_continue_response().await.is_err() {
+            return Err(ApiError::transport(400, "The connection broke before the body."));
+        }
+        let started = clock::now();
+        let mut body = Body::default();
+        loop {
+            let read = body.len() as u64;
+            let blocks = u32::try_from(read.max(expected) >> 16).unwrap_or(u32::MAX);
+            let deadline = started + self.limits.body_deadline + self.limits.body_deadline_per_64k * blocks;
+            let piece = tokio::time::timeout_at(clock::instant(deadline), self.session.read_request_body()).await;
+            match piece {
+                Err(_) => return Err(ApiError::transport(408, "The body did not arrive in time (server.body_deadline).")),
+                Ok(Err(_)) => return Err(ApiError::transport(400, "The body broke off, or its framing is wrong.")),
+                Ok(Ok(None)) => return Ok(body.whole()),
+                Ok(Ok(Some(piece))) if read + piece.len() as u64 > max => return Err(too_large()),
+                Ok(Ok(Some(piece))) => body.push(piece, expected),
+            }
+        }
+    }
+
+    /// Waits for `future` as long as the client waits.
+    pub async fn drive<F: Future>(&mut self, future: F) -> Result<F::Output, Interrupted> {
+        let mut future = pin!(future);
+        let cancel = Arc::clone(&self.cancel);
+        let mut cancelled = pin!(cancel.notified());
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut future => return Ok(done),
+                () = &mut cancelled => return Err(Interrupted::Cancelled),
+                _ = self.session.read_body_or_idle(true) => return Err(Interrupted::ClientGone),
+                () = due(&mut self.keepalive) => {}
+            }
+            self.keep_alive().await?;
+        }
+    }
+
+    /// From now on [`Exchange::drive`] sends `head` (after `head_after`) and comments while nothing else is written.
+    pub fn keep_stream_warm(&mut self, head: Box<ResponseHeader>) {
+        self.warm(head, self.limits.head_after, self.limits.keepalive_interval, COMMENT);
+    }
+
+    /// The same for a plain answer, with spaces; only if the operator wants that.
+    pub fn keep_plain_warm(&mut self, head: Box<ResponseHeader>) {
+        if let Some(after) = self.limits.keepalive_json_after {
+            self.warm(head, after, self.limits.keepalive_interval.min(after), SPACE);
+        }
+    }
+
+    fn warm(&mut self, head: Box<ResponseHeader>, after: Duration, interval: Duration, filler: Bytes) {
+        let timer = Box::pin(tokio::time::sleep_until(clock::instant(self.started + after)));
+        self.early_head = Some(head);
+        self.keepalive = Some(KeepAlive { timer, filler, interval, last_write: self.started });
+    }
+
+    /// What is sent instead of a comment while a stream is silent (an empty delta, for clients whose timer ignores comments).
+    pub fn set_filler(&mut self, filler: Bytes) {
+        if let Some(keepalive) = &mut self.keepalive {
+            keepalive.filler = filler;
+        }
+    }
+
+    async fn keep_alive(&mut self) -> Result<(), Interrupted> {
+        let Some(keepalive) = &mut self.keepalive else { return Ok(()) };
+        let now = clock::now();
+        let due = keepalive.last_write + keepalive.interval;
+        // The timer is only moved when it fires: nothing is done per written event but noting the time.
+        if self.sent == Sent::Head && now < due {
+            keepalive.timer.as_mut().reset(clock::instant(due));
+            return Ok(());
+        }
+        let filler = keepalive.filler.clone();
+        keepalive.timer.as_mut().reset(clock::instant(now + keepalive.interval));
+        if let Some(head) = self.early_head.take() {
+            self.send_head(head).await?;
+        }
+        self.write(filler).await
+    }
+
+    /// Writes the head of a streamed answer, unless it has gone out already.
+    pub async fn begin(&mut self, head: Box<ResponseHeader>) -> Result<(), Interrupted> {
+        self.early_head = None;
+        if self.sent == Sent::Nothing { self.send_head(head).await } else { Ok(()) }
+    }
+
+    /// Writes a piece of a streamed answer; returns when the client's socket has taken it.
+    pub async fn write(&mut self, piece: Bytes) -> Result<(), Interrupted> {
+        if let Some(keepalive) = &mut self.keepalive {
+            keepalive.last_write = clock::now();
+        }
+        self.session.write_response_body(piece, false).await.map_err(|_| Interrupted::ClientGone)
+    }
+
+    /// Ends a streamed answer cleanly.
+    pub async fn end(&mut self) -> Result<(), Interrupted> {
+        self.sent = Sent::Whole;
+        self.session.write_response_body(Bytes::new(), true).await.map_err(|_| Interrupted::ClientGone)
+    }
+
+    /// Writes a whole answer with its length.
+    pub async fn respond(
+        &mut self,
+        mut head: Box<ResponseHeader>,
+        parts: impl IntoIterator<Item = Bytes>,
+    ) -> Result<(), Interrupted> {
+        let parts: Vec<Bytes> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        if self.sent == Sent::Nothing {
+            let length: usize = parts.iter().map(Bytes::len).sum();
+            insert(&mut head, header::CONTENT_LENGTH, HeaderValue::from(length));
+            self.early_head = None;
+            self.send_head(head).await?;
+        }
+        if self.head().method != http::Method::HEAD {
+            for part in parts {
+                self.session.write_response_body(part, false).await.map_err(|_| Interrupted::ClientGone)?;
+            }
+        }
+        self.end().await
+    }
+
+    /// Ends a begun answer with a last word and without an end, so that no client takes it for whole.
+    pub async fn abort_with(&mut self, last: Bytes) {
+        if !last.is_empty() && self.write(last).await.is_err() {
+            tracing::debug!(request = %self.id, "the client left before the error");
+        }
+    }
+
+    async fn send_head(&mut self, mut head: Box<ResponseHeader>) -> Result<(), Interrupted> {
+        self.sent = Sent::Head;
+        if head.headers.get(header::CONTENT_LENGTH).is_none() && self.head().version == http::Version::HTTP_11 {
+            insert(&mut head, header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+        }
+        self.session.write_response_header(head).await.map_err(|_| Interrupted::ClientGone)
+    }
+
+    /// No further request on this connection.
+    pub fn close_after(&mut self) {
+        self.session.set_keepalive(None);
+    }
+
+    /// The connection, if the answer went out whole.
+    pub(super) fn into_session(self) -> Option<ServerSession> {
+        (self.sent == Sent::Whole).then_some(self.session)
+    }
+}
+
+/// Resolves when something must be written; never without keep-alive.
+async fn due(keepalive: &mut Option<KeepAlive>) {
+    match keepalive {
+        Some(keepalive) => keepalive.timer.as_mut().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Sets a header that is known to be valid.
+pub fn insert(head: &mut ResponseHeader, name: HeaderName, value: HeaderValue) {
+    // Fails only for names or values that are not headers; these types are.
+    if head.insert_header(name, value).is_err() {
+        debug_assert!(false, "a header type that is no header");
+    }
+}
+
+/// A body as it arrives: one piece is not copied, several are joined.
+#[derive(Default)]
+struct Body {
+    first: Bytes,
+    joined: BytesMut,
+}
+
+impl Body {
+    fn len(&self) -> usize {
+        self.first.len() + self.joined.len()
+    }
+
+    fn push(&mut self, piece: Bytes, expected: u64) {
+        if self.len() == 0 {
+            self.first = piece;
+            return;
+        }
+        if self.joined.is_empty() {
+            let expected = usize::try_from(expected).unwrap_or(0);
+            self.joined.reserve(expected.max(2 * self.first.len()));
+            self.joined.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        self.joined.extend_from_slice(&piece);
+    }
+
+    fn whole(self) -> Bytes {
+        if self.joined.is_empty() { self.first } else { self.joined.freeze() }
+    }
+}

@@ -1,0 +1,78 @@
+//! What an attempt's end means for the replica and for the request.
+
+use std::time::Duration;
+
+use openai_wire::{Fault, StreamError, UpstreamError};
+use scheduler::{Outcome, SoftFailure};
+
+use crate::upstream::Failure;
+
+/// A failed attempt.
+#[derive(Debug)]
+pub struct Failed {
+    /// For the scheduler.
+    pub outcome: Outcome,
+    /// In metrics, logs, and the message of a final error.
+    pub name: &'static str,
+    /// How far it came: `connect`, `head` or `body`.
+    pub phase: &'static str,
+    /// The replica's own words, when they are the request's answer.
+    pub answer: Option<Box<UpstreamError>>,
+}
+
+impl Failed {
+    /// Not an answer, but no word of the replica either.
+    pub fn new(outcome: Outcome, name: &'static str, phase: &'static str) -> Self {
+        Self { outcome, name, phase, answer: None }
+    }
+
+    /// Whether no other replica would say anything else.
+    pub fn is_final(&self) -> bool {
+        self.outcome == Outcome::RequestFault
+    }
+
+    /// The way to the replica failed.
+    pub fn transport(failure: &Failure) -> Self {
+        let outcome = match failure.hard() {
+            Some(hard) => Outcome::Hard(hard),
+            None => Outcome::Soft(match failure {
+                // Ours, not the replica's: it is given a rest of no length, and the request goes elsewhere.
+                Failure::Local(_) | Failure::Request(_) => SoftFailure::Busy { retry_after: Some(Duration::ZERO) },
+                Failure::TooLarge(_) => SoftFailure::BadAnswer,
+                Failure::Timeout => SoftFailure::NoFirstToken,
+                _ => SoftFailure::Broken,
+            }),
+        };
+        let phase = match failure {
+            Failure::BeforeHead(_) | Failure::Timeout => "head",
+            Failure::InBody(_) | Failure::TooLarge(_) => "body",
+            _ => "connect",
+        };
+        Self::new(outcome, failure.name(), phase)
+    }
+
+    /// The replica answered with an error, as a status or inside a 200.
+    pub fn answered(error: UpstreamError, retry_after: Option<Duration>) -> Self {
+        let (outcome, name) = match error.fault {
+            Fault::Request | Fault::Output | Fault::RouteMissing => (Outcome::RequestFault, "request_fault"),
+            Fault::ContextExceeded { .. } => (Outcome::ContextExceeded, "context_exceeded"),
+            Fault::Loading => (Outcome::Loading, "loading"),
+            Fault::WrongKey | Fault::ModelMissing => (Outcome::Misconfigured, "misconfigured"),
+            Fault::Busy => (Outcome::Soft(SoftFailure::Busy { retry_after }), "busy"),
+            Fault::Engine => (Outcome::Soft(SoftFailure::Status), "status"),
+            Fault::NotEngine => (Outcome::Soft(SoftFailure::BadAnswer), "not_engine"),
+        };
+        Self { outcome, name, phase: "head", answer: Some(Box::new(error)) }
+    }
+
+    /// A stream went wrong.
+    pub fn streamed(error: StreamError) -> Self {
+        let (outcome, name) = match error {
+            StreamError::Upstream(error) => return Self { phase: "body", ..Self::answered(error, None) },
+            StreamError::Cut => (SoftFailure::Broken, "cut"),
+            StreamError::Malformed { .. } => (SoftFailure::BadAnswer, "malformed"),
+            StreamError::TooLong => (SoftFailure::BadAnswer, "too_large"),
+        };
+        Self::new(Outcome::Soft(outcome), name, "body")
+    }
+}
