@@ -18,7 +18,7 @@ use prometheus::{
     Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     Opts, Registry, TextEncoder, core::Collector,
 };
-use scheduler::Class;
+use scheduler::{ChangeReason, Class, ReplicaState};
 
 use super::{
     names::{self, Kind, Metric},
@@ -111,6 +111,9 @@ impl Telemetry {
     pub fn new(options: TelemetryOptions) -> Arc<Self> {
         let registry = Registry::new();
         let families = Families::new(&registry);
+        for reason in names::SHED_REASONS {
+            families.shed.with_label_values(&[reason]);
+        }
         gauges(&registry, &names::BUILD_INFO).with_label_values(&[options.version]).set(1.0);
         Arc::new(Self {
             access_log: AtomicBool::new(options.access_log),
@@ -260,7 +263,7 @@ impl Telemetry {
         let label = if self.replica_count.load(Ordering::Relaxed) < REPLICAS_MAX { replica } else { OTHER };
         let entry = self.replicas.entry(Arc::from(label)).or_insert_with(|| {
             self.replica_count.fetch_add(1, Ordering::Relaxed);
-            Arc::default()
+            Arc::new(self.families.replica_series(label))
         });
         (Arc::clone(entry.key()), Arc::clone(entry.value()))
     }
@@ -287,6 +290,18 @@ impl Families {
                 CounterVec::new(opts(&names::WASTED_SLOT_SECONDS), names::WASTED_SLOT_SECONDS.labels),
             ),
         }
+    }
+
+    /// Ways out start at 0: Prometheus sees no increase in a series that appears with its first count, and alerts are
+    /// about exactly these.
+    fn replica_series(&self, replica: &str) -> ReplicaSeries {
+        let out = ReplicaState::Out.name();
+        let reasons = [ChangeReason::HardFailure, ChangeReason::SoftFailure, ChangeReason::RelayDown];
+        let changes: Vec<_> = reasons.into_iter().map(|reason| (out, reason.name())).collect();
+        for (to, reason) in &changes {
+            self.changes.with_label_values(&[replica, to, reason]);
+        }
+        ReplicaSeries { changes: Mutex::new(changes), ..ReplicaSeries::default() }
     }
 
     fn request_series(&self, labels: (Arc<str>, Route, Class)) -> RequestSeries {

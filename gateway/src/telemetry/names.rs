@@ -60,6 +60,9 @@ pub const OUTCOME_CLIENT_GONE: &str = "client_gone";
 /// Outcome of a request that a panic ended, and of the attempt that ran then.
 pub const OUTCOME_PANIC: &str = "panic";
 
+/// Reasons of refusals that are there from the start, at 0; see `metrics`.
+pub const SHED_REASONS: [&str; 5] = ["no_capacity", "queue_full", "overloaded", "deadline_exceeded", "draining"];
+
 macro_rules! metrics {
     ($($constant:ident = $name:literal, $kind:expr, [$($label:literal),*], $audience:ident, $help:literal;)*) => {
         $(
