@@ -1,0 +1,69 @@
+//! How much text the model will read, counted while the body is scanned.
+//!
+//! The count drives estimates of prefill time, so what matters is text: not the JSON around it, not base64 pictures, not
+//! ids. The list below names what is *not* text; everything else in a message is (tool results, arguments, names).
+
+use crate::json::{JsonError, Kind, Scanner};
+
+/// A token id in a prompt of ids stands for about this many bytes of text (English, common vocabularies).
+const BYTES_PER_TOKEN_ID: u64 = 4;
+
+/// What the model will read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// Bytes of text.
+    pub bytes: u64,
+    /// Whether a picture is among it.
+    pub images: bool,
+}
+
+impl Tally {
+    /// Counts the text in the next value.
+    pub fn count(&mut self, scanner: &mut Scanner<'_>) -> Result<(), JsonError> {
+        match scanner.kind()? {
+            Kind::Text => self.bytes += scanner.text()?.len() as u64,
+            Kind::Number => {
+                scanner.number()?;
+                self.bytes += BYTES_PER_TOKEN_ID;
+            }
+            Kind::Array => {
+                let mut open = scanner.array()?;
+                while scanner.element(&mut open)? {
+                    self.count(scanner)?;
+                }
+            }
+            Kind::Object => self.count_object(scanner)?,
+            Kind::Bool | Kind::Null => drop(scanner.skip()?),
+        }
+        Ok(())
+    }
+
+    /// Counts a value that the model reads as JSON text: tools, a decision's state.
+    pub fn count_json(&mut self, scanner: &mut Scanner<'_>) -> Result<(), JsonError> {
+        self.bytes += scanner.skip()?.len() as u64;
+        Ok(())
+    }
+
+    fn count_object(&mut self, scanner: &mut Scanner<'_>) -> Result<(), JsonError> {
+        let mut open = scanner.object()?;
+        while let Some(key) = scanner.member(&mut open)? {
+            match key.name.as_ref() {
+                "type" if scanner.kind()? == Kind::Text => {
+                    let kind = scanner.text()?;
+                    self.images |= matches!(kind.raw, "image_url" | "input_image" | "image");
+                }
+                "image_url" => {
+                    self.images = true;
+                    scanner.skip()?;
+                }
+                "role" | "type" | "id" | "call_id" | "tool_call_id" | "tool_use_id" | "source" | "input_audio"
+                | "file" | "file_data" | "file_id" | "cache_control" | "status" | "detail" | "signature"
+                | "encrypted_content" => {
+                    scanner.skip()?;
+                }
+                _ => self.count(scanner)?,
+            }
+        }
+        Ok(())
+    }
+}
