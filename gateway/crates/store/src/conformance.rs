@@ -1,0 +1,223 @@
+//! What every implementation of the surface must do. Each check takes a constructor of an empty store; a new
+//! implementation adds one line at the end.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use crate::*;
+
+fn by(at: u64) -> By {
+    By { at: UnixMillis(at), who: "tester".into() }
+}
+
+fn phone(url: &str) -> NewReplica {
+    NewReplica {
+        url: url.into(),
+        name: "phone".into(),
+        stated: StatedFields {
+            models: BTreeMap::from([("qwen".into(), Some("/m/q.gguf".into())), ("laya".into(), None)]),
+            slots: Some(4),
+            context_tokens: Some(16_384),
+            dialect: Some("llama".into()),
+            labels: BTreeMap::from([("deployment".into(), "4711".into())]),
+            expires_at: Some(1_801_411_200),
+            cost_acu_per_day: Some(0.57),
+        },
+        api_key: Some(ReplicaSecret("phone-secret".into())),
+        source: ReplicaSource::Admin,
+    }
+}
+
+fn a_key(digest: u8) -> NewKey {
+    NewKey {
+        tenant: "bank".into(),
+        prefix: "hg-abcd".into(),
+        digest: [digest; 32],
+        limits: KeyLimits { requests_per_minute: Some(60), ..KeyLimits::default() },
+        models: vec!["qwen".into()],
+        class: Some("standard".into()),
+        max_class: None,
+    }
+}
+
+fn actions(store: &Store) -> Vec<String> {
+    let mut actions: Vec<String> = store.audit(None, 100).unwrap().into_iter().map(|record| record.action).collect();
+    actions.reverse();
+    actions
+}
+
+fn a_replica_comes_back_as_it_was_stated(store: &Store) {
+    let new = phone("https://a.acu.run");
+    let put = store.put_replica(by(7), new.clone()).unwrap();
+    let Put::Created(record) = put else { panic!("{put:?}") };
+    assert_eq!((record.url.as_str(), record.name.as_str()), ("https://a.acu.run", "phone"));
+    assert_eq!((&record.stated, &record.api_key), (&new.stated, &new.api_key));
+    assert_eq!((record.drained, record.source), (false, ReplicaSource::Admin));
+    assert_eq!((record.created, record.updated), (UnixMillis(7), UnixMillis(7)));
+    assert_eq!(store.replicas().unwrap(), std::slice::from_ref(&record));
+    assert_eq!(store.replica(record.id).unwrap(), record);
+    let bare = NewReplica { stated: StatedFields::default(), api_key: None, ..phone("https://b.acu.run") };
+    let bare = store.put_replica(by(8), bare).unwrap().into_inner();
+    assert_eq!(store.replica(bare.id).unwrap(), bare);
+}
+
+fn stating_a_replica_again_changes_nothing_and_leaves_no_trace(store: &Store) {
+    let first = store.put_replica(by(1), phone("https://a.acu.run")).unwrap().into_inner();
+    let again = store.put_replica(by(2), phone("https://a.acu.run")).unwrap();
+    assert_eq!(again, Put::Unchanged(first.clone()));
+    let other = NewReplica { name: "other".into(), ..phone("https://a.acu.run") };
+    let Put::Updated(third) = store.put_replica(by(3), other).unwrap() else { panic!("an update") };
+    assert_eq!((third.id, third.created, third.updated), (first.id, UnixMillis(1), UnixMillis(3)));
+    assert_eq!(actions(store), ["replica.add", "replica.update"]);
+}
+
+fn a_drain_survives_stating_the_replica_anew(store: &Store) {
+    let id = store.put_replica(by(1), phone("https://a.acu.run")).unwrap().into_inner().id;
+    assert!(store.set_drained(by(2), id, true).unwrap().changed());
+    assert!(!store.set_drained(by(3), id, true).unwrap().changed());
+    let anew = NewReplica { name: "anew".into(), ..phone("https://a.acu.run") };
+    assert!(store.put_replica(by(4), anew).unwrap().record().drained);
+    assert!(!store.set_drained(by(5), id, false).unwrap().record().drained);
+    assert_eq!(actions(store), ["replica.add", "replica.drain", "replica.update", "replica.undrain"]);
+    assert_eq!(store.set_drained(by(6), 999, true), Err(StoreError::UnknownReplica(999)));
+}
+
+fn a_patch_changes_what_it_names_and_takes_statements_back(store: &Store) {
+    let before = store.put_replica(by(1), phone("https://a.acu.run")).unwrap().into_inner();
+    let patch = ReplicaPatch {
+        slots: Some(None),
+        labels: Some(BTreeMap::new()),
+        api_key: Some(Some(ReplicaSecret("second-secret".into()))),
+        ..ReplicaPatch::default()
+    };
+    let after = store.patch_replica(by(2), before.id, patch.clone()).unwrap().into_inner();
+    let stated = StatedFields { slots: None, labels: BTreeMap::new(), ..before.stated.clone() };
+    assert_eq!((&after.stated, after.api_key.as_ref()), (&stated, Some(&ReplicaSecret("second-secret".into()))));
+    assert!(!store.patch_replica(by(3), before.id, patch).unwrap().changed());
+    let trail = store.audit(None, 1).unwrap();
+    assert_eq!(trail[0].detail["slots"], json!({"from": 4, "to": null}));
+    assert_eq!(trail[0].detail["api_key"], json!({"from": "***", "to": "***"}));
+    assert_eq!(trail[0].detail.as_object().unwrap().len(), 3, "{:?}", trail[0].detail);
+    let nobody = store.patch_replica(by(4), 999, ReplicaPatch::default());
+    assert_eq!(nobody, Err(StoreError::UnknownReplica(999)));
+}
+
+fn a_removed_number_is_never_given_again(store: &Store) {
+    let first = store.put_replica(by(1), phone("https://a.acu.run")).unwrap().into_inner();
+    assert_eq!(store.remove_replica(by(2), first.id).unwrap(), Some(first.clone()));
+    assert_eq!(store.remove_replica(by(3), first.id).unwrap(), None);
+    let second = store.put_replica(by(4), phone("https://a.acu.run")).unwrap().into_inner();
+    assert!(second.id > first.id);
+    assert_eq!(actions(store), ["replica.add", "replica.remove", "replica.add"]);
+}
+
+fn many_replicas_are_put_in_one_go(store: &Store) {
+    let all: Vec<NewReplica> = (0..1_000).map(|n| phone(&format!("https://{n}.acu.run"))).collect();
+    let put = store.put_replicas(by(1), all.clone()).unwrap();
+    assert!(put.len() == 1_000 && put.iter().all(|put| matches!(put, Put::Created(_))));
+    assert!(store.put_replicas(by(2), all).unwrap().iter().all(|put| !put.changed()));
+    assert_eq!(store.replicas().unwrap().len(), 1_000);
+}
+
+fn a_key_is_made_listed_and_revoked_once(store: &Store) {
+    let made = store.create_key(by(5), a_key(1)).unwrap();
+    assert_eq!((&made.key, made.created, made.revoked), (&a_key(1), UnixMillis(5), None));
+    assert_eq!(store.create_key(by(6), a_key(1)), Err(StoreError::DuplicateKey));
+    assert_eq!(store.keys().unwrap(), std::slice::from_ref(&made));
+    let ended = store.revoke_key(by(7), made.id).unwrap();
+    assert!(ended.changed() && ended.record().revoked == Some(UnixMillis(7)));
+    let again = store.revoke_key(by(8), made.id).unwrap();
+    assert!(!again.changed() && again.record().revoked == Some(UnixMillis(7)));
+    assert_eq!(store.revoke_key(by(9), 999), Err(StoreError::UnknownKey(999)));
+    assert_eq!(actions(store), ["key.create", "key.revoke"]);
+}
+
+fn the_first_pepper_stays(store: &Store) {
+    assert_eq!(store.pepper(by(1), [1; 32]).unwrap(), [1; 32]);
+    assert_eq!(store.pepper(by(2), [2; 32]).unwrap(), [1; 32]);
+    assert_eq!(actions(store), ["pepper.create"]);
+}
+
+fn the_trail_is_read_newest_first_in_pages(store: &Store) {
+    for n in 0..25 {
+        store.note(by(n), "config.reload".into(), "config".into(), json!({ "n": n })).unwrap();
+    }
+    let mut seen = Vec::new();
+    let mut before = None;
+    loop {
+        let page = store.audit(before, 10).unwrap();
+        let Some(last) = page.last() else { break };
+        before = Some(last.id);
+        seen.extend(page.iter().map(|record| record.at.0));
+    }
+    assert_eq!(seen, (0..25).rev().collect::<Vec<_>>());
+}
+
+fn no_secret_is_in_the_trail_or_in_debug_output(store: &Store) {
+    let record = store.put_replica(by(1), phone("https://a.acu.run")).unwrap().into_inner();
+    store.remove_replica(by(2), record.id).unwrap();
+    let key = store.create_key(by(3), a_key(0xAB)).unwrap();
+    store.pepper(by(4), [0xCD; 32]).unwrap();
+    let seen = format!("{record:?} {key:?} {:?}", store.audit(None, 100).unwrap());
+    assert!(!seen.contains("phone-secret") && !seen.contains("171, 171") && !seen.contains("205, 205"), "{seen}");
+}
+
+fn calls_from_many_threads_lose_nothing(store: &Store) {
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let store = store.clone();
+            scope.spawn(move || {
+                for n in 0..25 {
+                    store.put_replica(by(n), phone(&format!("https://{thread}-{n}.acu.run"))).unwrap();
+                }
+            });
+        }
+    });
+    let replicas = store.replicas().unwrap();
+    assert_eq!((replicas.len(), store.audit(None, 1_000).unwrap().len()), (200, 200));
+}
+
+macro_rules! conformance {
+    ($implementation:ident, $make:expr, [$($check:ident),* $(,)?]) => {
+        mod $implementation {
+            $(#[test]
+            fn $check() {
+                let (store, _keep) = $make();
+                super::$check(&store);
+            })*
+        }
+    };
+}
+
+macro_rules! implementations {
+    ($($implementation:ident: $make:expr;)*) => {$(
+        conformance!($implementation, $make, [
+            a_replica_comes_back_as_it_was_stated,
+            stating_a_replica_again_changes_nothing_and_leaves_no_trace,
+            a_drain_survives_stating_the_replica_anew,
+            a_patch_changes_what_it_names_and_takes_statements_back,
+            a_removed_number_is_never_given_again,
+            many_replicas_are_put_in_one_go,
+            a_key_is_made_listed_and_revoked_once,
+            the_first_pepper_stays,
+            the_trail_is_read_newest_first_in_pages,
+            no_secret_is_in_the_trail_or_in_debug_output,
+            calls_from_many_threads_lose_nothing,
+        ]);
+    )*};
+}
+
+fn sqlite_file() -> (Store, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    (Store::open(&directory.path().join("store.db")).unwrap(), directory)
+}
+
+fn sqlite_memory() -> (Store, ()) {
+    (Store::in_memory().unwrap(), ())
+}
+
+implementations! {
+    file: super::sqlite_file;
+    memory: super::sqlite_memory;
+}

@@ -1,0 +1,76 @@
+//! Opening a file: ours, whole, and of a version that this program knows; or an error that says what to do.
+
+use std::{path::Path, time::Duration};
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::{
+    error::StoreError,
+    schema::{APPLICATION_ID, MIGRATIONS, migrate, version},
+};
+
+/// How long a call waits for another process (an upgrade's second gateway, a backup). 5 s: longer than any of our
+/// transactions by far, shorter than a client's patience.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Opens or creates a database file.
+pub(crate) fn open_file(path: &Path) -> Result<Connection, StoreError> {
+    create_private(path)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| unopened(path, error.to_string()))?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    refuse_foreign(&connection, path)?;
+    prepare(connection)
+}
+
+/// Opens a database that is forgotten at the end.
+pub(crate) fn open_memory() -> Result<Connection, StoreError> {
+    prepare(Connection::open_in_memory()?)
+}
+
+fn unopened(path: &Path, why: String) -> StoreError {
+    StoreError::Unopened { path: path.into(), why }
+}
+
+/// Makes the file if it is not there, readable by its owner only: it holds replicas' credentials. The log beside it gets
+/// the same mode from SQLite.
+fn create_private(path: &Path) -> Result<(), StoreError> {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).append(true).create(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path).map(drop).map_err(|error| unopened(path, error.to_string()))
+}
+
+/// Only an empty database, or one that carries our mark, is written to.
+fn refuse_foreign(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    let foreign = || StoreError::Foreign(path.into());
+    let mark: i32 = match connection.pragma_query_value(None, "application_id", |row| row.get(0)) {
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => return Err(foreign()),
+        mark => mark?,
+    };
+    let tables: u32 = connection.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))?;
+    if mark != APPLICATION_ID && (mark != 0 || tables > 0) {
+        return Err(foreign());
+    }
+    let (found, known) = (version(connection)?, u32::try_from(MIGRATIONS.len()).unwrap_or(u32::MAX));
+    if found > known {
+        return Err(StoreError::Newer { path: path.into(), found, known });
+    }
+    Ok(())
+}
+
+fn prepare(mut connection: Connection) -> Result<Connection, StoreError> {
+    // FULL: in write-ahead mode NORMAL does not sync the log at commit, and an acknowledged change could be lost.
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    // A hostile or damaged schema must not run functions with side effects.
+    connection.pragma_update(None, "trusted_schema", false)?;
+    let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if verdict != "ok" {
+        return Err(StoreError::Corrupt(verdict));
+    }
+    migrate(&mut connection, MIGRATIONS)?;
+    Ok(connection)
+}

@@ -1,0 +1,207 @@
+//! Replicas: stated, changed, drained, removed.
+
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    audit,
+    error::StoreError,
+    record::{
+        By, NewReplica, Put, ReplicaPatch, ReplicaRecord, ReplicaSecret, ReplicaSource, StatedFields, UnixMillis,
+    },
+};
+
+const COLUMNS: &str = "id, url, name, models, slots, context_tokens, dialect, labels, expires_at, cost_acu_per_day, \
+                       api_key, drained, source, created, updated";
+
+fn from_row(row: &Row<'_>) -> rusqlite::Result<ReplicaRecord> {
+    let source: String = row.get(12)?;
+    let source = ReplicaSource::ALL.into_iter().find(|known| known.name() == source).ok_or_else(|| {
+        let why = format!("no source is called {source:?}");
+        rusqlite::Error::FromSqlConversionFailure(12, rusqlite::types::Type::Text, why.into())
+    })?;
+    Ok(ReplicaRecord {
+        id: row.get(0)?,
+        url: row.get(1)?,
+        name: row.get(2)?,
+        stated: StatedFields {
+            models: audit::json(row, 3)?,
+            slots: row.get(4)?,
+            context_tokens: row.get(5)?,
+            dialect: row.get(6)?,
+            labels: audit::json(row, 7)?,
+            expires_at: row.get(8)?,
+            cost_acu_per_day: row.get(9)?,
+        },
+        api_key: row.get::<_, Option<String>>(10)?.map(ReplicaSecret),
+        drained: row.get(11)?,
+        source,
+        created: UnixMillis(row.get(13)?),
+        updated: UnixMillis(row.get(14)?),
+    })
+}
+
+/// All replicas, by number.
+pub(crate) fn all(connection: &Connection) -> Result<Vec<ReplicaRecord>, StoreError> {
+    let mut statement = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM replicas ORDER BY id"))?;
+    let rows = statement.query_map([], from_row)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+fn by_url(connection: &Connection, url: &str) -> Result<Option<ReplicaRecord>, StoreError> {
+    let mut statement = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM replicas WHERE url = ?1"))?;
+    Ok(statement.query_row([url], from_row).optional()?)
+}
+
+/// The replica with a number.
+pub(crate) fn by_id(connection: &Connection, id: u32) -> Result<ReplicaRecord, StoreError> {
+    let mut statement = connection.prepare_cached(&format!("SELECT {COLUMNS} FROM replicas WHERE id = ?1"))?;
+    statement.query_row([id], from_row).optional()?.ok_or(StoreError::UnknownReplica(id))
+}
+
+/// Adds a replica, or states the one at that address anew; whether it is drained stays as it is.
+pub(crate) fn put(connection: &Connection, by: &By, new: NewReplica) -> Result<Put<ReplicaRecord>, StoreError> {
+    let NewReplica { url, name, stated, api_key, source } = new;
+    if let Some(old) = by_url(connection, &url)? {
+        let wanted = ReplicaRecord { name, stated, api_key, source, ..old.clone() };
+        return write(connection, by, "replica.update", &old, wanted);
+    }
+    let blank =
+        ReplicaRecord { id: 0, url, name, stated, api_key, drained: false, source, created: by.at, updated: by.at };
+    let mut statement = connection.prepare_cached(
+        "INSERT INTO replicas (url, name, models, slots, context_tokens, dialect, labels, expires_at, \
+         cost_acu_per_day, api_key, drained, source, created, updated) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?12)",
+    )?;
+    let stated = &blank.stated;
+    let id = statement.insert(params![
+        blank.url,
+        blank.name,
+        audit::to_json(&stated.models)?,
+        stated.slots,
+        stated.context_tokens,
+        stated.dialect,
+        audit::to_json(&stated.labels)?,
+        stated.expires_at,
+        stated.cost_acu_per_day,
+        blank.api_key.as_ref().map(|secret| &secret.0),
+        blank.source.name(),
+        by.at.0,
+    ])?;
+    let id = u32::try_from(id).map_err(|_| StoreError::Failed("no replica numbers are left".into()))?;
+    let record = ReplicaRecord { id, ..blank };
+    audit::write(connection, by, "replica.add", &target(id), &Value::Object(shown(&record)))?;
+    Ok(Put::Created(record))
+}
+
+/// Changes what a patch names.
+pub(crate) fn patch(
+    connection: &Connection,
+    by: &By,
+    id: u32,
+    patch: ReplicaPatch,
+) -> Result<Put<ReplicaRecord>, StoreError> {
+    let old = by_id(connection, id)?;
+    let before = old.stated.clone();
+    let stated = StatedFields {
+        models: patch.models.unwrap_or(before.models),
+        slots: patch.slots.unwrap_or(before.slots),
+        context_tokens: patch.context_tokens.unwrap_or(before.context_tokens),
+        dialect: patch.dialect.unwrap_or(before.dialect),
+        labels: patch.labels.unwrap_or(before.labels),
+        expires_at: patch.expires_at.unwrap_or(before.expires_at),
+        cost_acu_per_day: patch.cost_acu_per_day.unwrap_or(before.cost_acu_per_day),
+    };
+    let name = patch.name.unwrap_or_else(|| old.name.clone());
+    let api_key = patch.api_key.unwrap_or_else(|| old.api_key.clone());
+    write(connection, by, "replica.update", &old, ReplicaRecord { name, stated, api_key, ..old.clone() })
+}
+
+/// Takes a replica out of use, or back.
+pub(crate) fn set_drained(
+    connection: &Connection,
+    by: &By,
+    id: u32,
+    drained: bool,
+) -> Result<Put<ReplicaRecord>, StoreError> {
+    let old = by_id(connection, id)?;
+    let action = if drained { "replica.drain" } else { "replica.undrain" };
+    write(connection, by, action, &old, ReplicaRecord { drained, ..old.clone() })
+}
+
+/// Forgets a replica; its number is not given again. `None`: there was none.
+pub(crate) fn remove(connection: &Connection, by: &By, id: u32) -> Result<Option<ReplicaRecord>, StoreError> {
+    let old = match by_id(connection, id) {
+        Err(StoreError::UnknownReplica(_)) => return Ok(None),
+        old => old?,
+    };
+    connection.prepare_cached("DELETE FROM replicas WHERE id = ?1")?.execute([id])?;
+    audit::write(connection, by, "replica.remove", &target(id), &Value::Object(shown(&old)))?;
+    Ok(Some(old))
+}
+
+/// Writes a changed record with its audit row, or nothing if nothing changed.
+fn write(
+    connection: &Connection,
+    by: &By,
+    action: &str,
+    old: &ReplicaRecord,
+    wanted: ReplicaRecord,
+) -> Result<Put<ReplicaRecord>, StoreError> {
+    if *old == wanted {
+        return Ok(Put::Unchanged(wanted));
+    }
+    let new = ReplicaRecord { updated: by.at, ..wanted };
+    let mut statement = connection.prepare_cached(
+        "UPDATE replicas SET name = ?2, models = ?3, slots = ?4, context_tokens = ?5, dialect = ?6, labels = ?7, \
+         expires_at = ?8, cost_acu_per_day = ?9, api_key = ?10, drained = ?11, source = ?12, updated = ?13 WHERE id = ?1",
+    )?;
+    let stated = &new.stated;
+    statement.execute(params![
+        new.id,
+        new.name,
+        audit::to_json(&stated.models)?,
+        stated.slots,
+        stated.context_tokens,
+        stated.dialect,
+        audit::to_json(&stated.labels)?,
+        stated.expires_at,
+        stated.cost_acu_per_day,
+        new.api_key.as_ref().map(|secret| &secret.0),
+        new.drained,
+        new.source.name(),
+        new.updated.0,
+    ])?;
+    audit::write(connection, by, action, &target(new.id), &difference(old, &new))?;
+    Ok(Put::Updated(new))
+}
+
+fn target(id: u32) -> String {
+    format!("replica:{id}")
+}
+
+/// A record for the audit trail: everything but its credential.
+fn shown(record: &ReplicaRecord) -> Map<String, Value> {
+    let mut fields = Map::new();
+    if let Ok(Value::Object(stated)) = serde_json::to_value(&record.stated) {
+        fields = stated;
+    }
+    fields.insert("url".into(), json!(record.url));
+    fields.insert("name".into(), json!(record.name));
+    fields.insert("drained".into(), json!(record.drained));
+    fields.insert("source".into(), json!(record.source.name()));
+    fields.insert("api_key".into(), if record.api_key.is_some() { json!("***") } else { Value::Null });
+    fields
+}
+
+/// `{field: {"from", "to"}}` for every field that differs.
+fn difference(old: &ReplicaRecord, new: &ReplicaRecord) -> Value {
+    let (before, after) = (shown(old), shown(new));
+    let changed = after.into_iter().filter(|(name, value)| before.get(name) != Some(value));
+    let mut fields: Map<String, Value> =
+        changed.map(|(name, to)| (name.clone(), json!({ "from": before.get(&name), "to": to }))).collect();
+    if old.api_key != new.api_key {
+        fields.entry("api_key").or_insert_with(|| json!({ "from": "***", "to": "***" }));
+    }
+    Value::Object(fields)
+}

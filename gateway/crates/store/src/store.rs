@@ -1,0 +1,151 @@
+//! The surface: what the gateway asks of whatever keeps its state.
+
+use std::{fmt, path::Path, sync::Arc};
+
+use serde_json::Value;
+
+use crate::{
+    audit,
+    error::StoreError,
+    key, open,
+    record::{AuditRecord, By, KeyRecord, NewKey, NewReplica, Put, ReplicaPatch, ReplicaRecord},
+    replica,
+    writer::Writer,
+};
+
+/// The store. Clones share it; the last one to go closes it. Methods block for about the time of one sync to disk.
+#[derive(Clone)]
+pub struct Store {
+    writer: Arc<Writer>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Store")
+    }
+}
+
+impl Store {
+    /// Opens or creates the database file; `:memory:` is [`Store::in_memory`].
+    ///
+    /// # Errors
+    /// The file can't be opened, is another program's, is damaged, or is newer than this program.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        if path.as_os_str() == ":memory:" {
+            return Self::in_memory();
+        }
+        Ok(Self { writer: Arc::new(Writer::start(open::open_file(path)?)?) })
+    }
+
+    /// A store that forgets everything at the end.
+    ///
+    /// # Errors
+    /// There is no memory or thread for it.
+    pub fn in_memory() -> Result<Self, StoreError> {
+        Ok(Self { writer: Arc::new(Writer::start(open::open_memory()?)?) })
+    }
+
+    /// All replicas, by number.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn replicas(&self) -> Result<Vec<ReplicaRecord>, StoreError> {
+        self.writer.call(|transaction| replica::all(transaction))
+    }
+
+    /// One replica.
+    ///
+    /// # Errors
+    /// `UnknownReplica`; the database failed.
+    pub fn replica(&self, id: u32) -> Result<ReplicaRecord, StoreError> {
+        self.writer.call(move |transaction| replica::by_id(transaction, id))
+    }
+
+    /// Adds a replica, or states the one at that address anew. Whether it is drained stays as it is.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn put_replica(&self, by: By, new: NewReplica) -> Result<Put<ReplicaRecord>, StoreError> {
+        self.writer.call(move |transaction| replica::put(transaction, &by, new))
+    }
+
+    /// [`put_replica`](Self::put_replica) for many: all of them, or none.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn put_replicas(&self, by: By, new: Vec<NewReplica>) -> Result<Vec<Put<ReplicaRecord>>, StoreError> {
+        self.writer.call(move |transaction| new.into_iter().map(|new| replica::put(transaction, &by, new)).collect())
+    }
+
+    /// Changes what the patch names.
+    ///
+    /// # Errors
+    /// `UnknownReplica`; the database failed.
+    pub fn patch_replica(&self, by: By, id: u32, patch: ReplicaPatch) -> Result<Put<ReplicaRecord>, StoreError> {
+        self.writer.call(move |transaction| replica::patch(transaction, &by, id, patch))
+    }
+
+    /// Takes a replica out of use, or back.
+    ///
+    /// # Errors
+    /// `UnknownReplica`; the database failed.
+    pub fn set_drained(&self, by: By, id: u32, drained: bool) -> Result<Put<ReplicaRecord>, StoreError> {
+        self.writer.call(move |transaction| replica::set_drained(transaction, &by, id, drained))
+    }
+
+    /// Forgets a replica; its number is not given again. `None`: there was none.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn remove_replica(&self, by: By, id: u32) -> Result<Option<ReplicaRecord>, StoreError> {
+        self.writer.call(move |transaction| replica::remove(transaction, &by, id))
+    }
+
+    /// All keys, revoked ones too, by number.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        self.writer.call(|transaction| key::all(transaction))
+    }
+
+    /// Adds a key.
+    ///
+    /// # Errors
+    /// `DuplicateKey`; the database failed.
+    pub fn create_key(&self, by: By, new: NewKey) -> Result<KeyRecord, StoreError> {
+        self.writer.call(move |transaction| key::create(transaction, &by, new))
+    }
+
+    /// Ends a key. A key that has ended stays as it is.
+    ///
+    /// # Errors
+    /// `UnknownKey`; the database failed.
+    pub fn revoke_key(&self, by: By, id: u32) -> Result<Put<KeyRecord>, StoreError> {
+        self.writer.call(move |transaction| key::revoke(transaction, &by, id))
+    }
+
+    /// The installation's pepper: the kept one, or else `fresh`, which is kept from now on.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn pepper(&self, by: By, fresh: [u8; 32]) -> Result<[u8; 32], StoreError> {
+        self.writer.call(move |transaction| key::pepper(transaction, &by, fresh))
+    }
+
+    /// Notes an act that changes nothing here, such as a reload or the end of a request.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn note(&self, by: By, action: String, target: String, detail: Value) -> Result<(), StoreError> {
+        self.writer.call(move |transaction| audit::write(transaction, &by, &action, &target, &detail))
+    }
+
+    /// The audit trail, newest first: at most `limit` (and 1,000) records, those with a smaller number than `before`.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn audit(&self, before: Option<u64>, limit: usize) -> Result<Vec<AuditRecord>, StoreError> {
+        self.writer.call(move |transaction| audit::read(transaction, before, limit))
+    }
+}
