@@ -119,7 +119,7 @@ def overview():
               [(f"sum by (model) (rate(huntgroup_cached_prompt_tokens_total{{{OF_MODEL}}}[$__rate_interval])) / "
                 f'(sum by (model) (rate(huntgroup_tokens_total{{{OF_MODEL},direction="prompt"}}[$__rate_interval])) > 0)', "{{model}}")],
               "Share of prompt tokens that were not read again. Requests with a long common beginning should show much of it.", "percentunit"),
-        lines("How many requests are in flight?", [("sum(huntgroup_requests_in_flight)", "in flight")],
+        lines("Are more and more requests in flight?", [("sum(huntgroup_requests_in_flight)", "in flight")],
               "If this grows while answers per second stay, the pool is full."),
 
         row("How long clients wait"),
