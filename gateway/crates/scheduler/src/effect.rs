@@ -160,6 +160,8 @@ pub enum ChangeReason {
     Misconfigured,
     /// Every replica of its relay failed at once: held, not ejected.
     RelayDown,
+    /// Too little of the pool is left: the marks of soft failures are ignored.
+    PoolProtection,
 }
 
 impl ChangeReason {
@@ -175,6 +177,7 @@ impl ChangeReason {
             Self::Loading => "loading",
             Self::Misconfigured => "misconfigured",
             Self::RelayDown => "relay_down",
+            Self::PoolProtection => "pool_protection",
         }
     }
 }

@@ -6,9 +6,26 @@
 
 mod config;
 mod effect;
+mod estimate;
 mod event;
+mod fleet;
+mod flow;
+mod health;
 mod id;
+mod invariants;
+mod pool;
+mod queue;
+mod relay;
+mod replica;
+mod request;
+mod retry;
+mod rng;
+mod scheduler;
+mod selection;
 mod snapshot;
+mod speed;
 mod time;
+mod timer;
+mod views;
 
-pub use crate::{config::*, effect::*, event::*, id::*, snapshot::*, time::Timestamp};
+pub use crate::{config::*, effect::*, event::*, id::*, scheduler::Scheduler, snapshot::*, time::Timestamp};

@@ -1,0 +1,262 @@
+//! The life of a replica in the core: it joins, is judged by what it does, drains, goes.
+
+use crate::{
+    effect::{CancelReason, ChangeReason, Effect, ReplicaState},
+    event::{HardFailure, Outcome, ReplicaSpec, Report, SoftFailure},
+    health::{Context, Evidence, Health},
+    id::{AttemptId, ModelId, ReplicaId},
+    relay::RelayVerdict,
+    replica::{Drain, Replica},
+    request::Attempt,
+    rng::Rng,
+    scheduler::Scheduler,
+    time::Timestamp,
+    timer::Timer,
+};
+
+impl Scheduler {
+    pub(crate) fn replica_up(&mut self, id: ReplicaId, mut spec: ReplicaSpec, now: Timestamp) {
+        spec.models.sort_unstable();
+        spec.models.dedup();
+        spec.slots = spec.slots.max(1);
+        let Some(replica) = self.pool.replicas.get(&id) else {
+            self.pool.add(id, Replica::new(spec, now), self.config.policy, &mut self.rng);
+            return self.judge(id, now, |_, _| {});
+        };
+        if replica.spec == spec {
+            return;
+        }
+        self.pool.describe(id, spec, self.config.policy, &mut self.rng);
+        self.judge(id, now, |health, context| {
+            health.described(context);
+            // The operator may have just repaired it.
+            if health.state == ReplicaState::Misconfigured {
+                health.ask_probe();
+            }
+        });
+    }
+
+    pub(crate) fn remove_replica(&mut self, id: ReplicaId, now: Timestamp) {
+        let Some(replica) = self.pool.replicas.get_mut(&id) else { return };
+        let running: Vec<AttemptId> = replica.running.iter().copied().collect();
+        // Nothing that is cancelled may fail over to it, and its drain ends unsaid.
+        replica.drain = Some(Drain { since: now, deadline: None, said: true });
+        self.pool.modify(id, self.config.policy, &mut self.rng, |_| {});
+        for attempt in running {
+            self.cancel(attempt, CancelReason::ReplicaRemoved, now);
+        }
+        self.pool.remove(id);
+        for timer in [Timer::Probe(id), Timer::Rested(id), Timer::Drain(id)] {
+            self.timers.set(timer, None);
+        }
+    }
+
+    pub(crate) fn drain(&mut self, id: ReplicaId, deadline: Option<Timestamp>, now: Timestamp) {
+        let Some(replica) = self.pool.replicas.get(&id) else { return };
+        let from = replica.state();
+        self.pool.modify(id, self.config.policy, &mut self.rng, |replica| match &mut replica.drain {
+            Some(drain) => drain.deadline = deadline,
+            None => replica.drain = Some(Drain { since: now, deadline, said: false }),
+        });
+        self.timers.set(Timer::Drain(id), deadline);
+        self.changed(id, from, ChangeReason::Operator);
+        self.check_drained(id);
+    }
+
+    pub(crate) fn undrain(&mut self, id: ReplicaId, now: Timestamp) {
+        if self.pool.replicas.get(&id).is_none_or(|replica| replica.drain.is_none()) {
+            return;
+        }
+        self.timers.set(Timer::Drain(id), None);
+        self.pool.modify(id, self.config.policy, &mut self.rng, |replica| replica.drain = None);
+        self.changed(id, ReplicaState::Draining, ChangeReason::Operator);
+        self.judge(id, now, |health, _| {
+            if health.state != ReplicaState::Ready && health.probe_at.is_none() {
+                health.ask_probe();
+            }
+        });
+    }
+
+    pub(crate) fn drain_due(&mut self, id: ReplicaId, now: Timestamp) {
+        let Some(replica) = self.pool.replicas.get(&id).filter(|replica| replica.drain.is_some()) else { return };
+        for attempt in replica.running.iter().copied().collect::<Vec<_>>() {
+            self.cancel(attempt, CancelReason::DrainDeadline, now);
+        }
+    }
+
+    /// Says `Drained` once per drain.
+    pub(crate) fn check_drained(&mut self, id: ReplicaId) {
+        let Some(replica) = self.pool.replicas.get_mut(&id).filter(|replica| replica.running.is_empty()) else {
+            return;
+        };
+        if let Some(drain) = replica.drain.as_mut().filter(|drain| !drain.said) {
+            drain.said = true;
+            self.timers.set(Timer::Drain(id), None);
+            self.effects.push_back(Effect::Drained { replica: id });
+        }
+    }
+
+    /// It may be asked again after it called itself full.
+    pub(crate) fn rested(&mut self, id: ReplicaId) {
+        self.pool.modify(id, self.config.policy, &mut self.rng, |replica| replica.rests_until = None);
+    }
+
+    pub(crate) fn reported(&mut self, id: ReplicaId, report: &Report, now: Timestamp) {
+        if !self.pool.replicas.contains_key(&id) {
+            return;
+        }
+        let answering = self.is_answering(id);
+        let doubt = matches!(report, Report::Unreachable if !answering).then(|| self.connect_failed(id, now)).flatten();
+        self.judge(id, now, |health, context| health.report(report, context));
+        match report {
+            Report::Ready | Report::Loading | Report::Misconfigured => self.seen_alive(id, now),
+            _ => self.judge_relay(doubt, now),
+        }
+    }
+
+    /// What the end of an attempt says about its replica. Returns whether its relay is down.
+    pub(crate) fn learn(&mut self, attempt: &Attempt, outcome: Outcome, now: Timestamp) -> bool {
+        let id = attempt.replica;
+        self.pool.modify(id, self.config.policy, &mut self.rng, |replica| match outcome {
+            Outcome::Success => {
+                replica.outcomes.0 += 1;
+                replica.full_row = 0;
+            }
+            Outcome::RequestFault | Outcome::ContextExceeded => {}
+            _ => replica.outcomes.1 += 1,
+        });
+        match outcome {
+            Outcome::Success => {
+                self.served(attempt, now);
+                self.observe(id, Evidence::Success, now);
+            }
+            Outcome::Hard(kind) => {
+                let connect = matches!(kind, HardFailure::Connect | HardFailure::Tls);
+                let doubt = connect.then(|| self.connect_failed(id, now)).flatten();
+                self.observe(id, Evidence::Hard, now);
+                self.judge_relay(doubt, now);
+            }
+            Outcome::Soft(SoftFailure::Busy { retry_after }) => self.rest(id, retry_after, now),
+            Outcome::Soft(_) => self.observe(id, Evidence::Soft, now),
+            Outcome::Loading => self.observe(id, Evidence::Loading, now),
+            Outcome::Misconfigured => self.observe(id, Evidence::Misconfigured, now),
+            Outcome::RequestFault | Outcome::ContextExceeded => {}
+        }
+        // A bad answer may come from the tunnel; these come from the phone.
+        let alive =
+            matches!(outcome, Outcome::Success | Outcome::RequestFault | Outcome::ContextExceeded | Outcome::Loading);
+        if alive {
+            self.seen_alive(id, now);
+        }
+        let relay = self.pool.replicas.get(&id).and_then(|replica| self.pool.relays.get(&replica.spec.relay));
+        relay.is_some_and(|relay| relay.down)
+    }
+
+    fn served(&mut self, attempt: &Attempt, now: Timestamp) {
+        let Some(request) = self.requests.get(&attempt.request) else { return };
+        if let Some(pool) = self.pool.models.get_mut(&request.spec.model) {
+            pool.service.add(now.since(attempt.started).as_secs_f64());
+        }
+    }
+
+    fn rest(&mut self, id: ReplicaId, asked: Option<std::time::Duration>, now: Timestamp) {
+        let cap = self.config.health.penalty_cap;
+        let until = self.pool.modify(id, self.config.policy, &mut self.rng, |replica| {
+            let until = now + replica.rest(asked, cap);
+            *replica.rests_until.insert(until)
+        });
+        self.timers.set(Timer::Rested(id), until);
+    }
+
+    /// A sign of life; if its relay was held to be down, the others are asked at once.
+    pub(crate) fn seen_alive(&mut self, id: ReplicaId, now: Timestamp) {
+        for member in self.pool.seen_alive(id) {
+            self.observe(member, Evidence::RelayBack, now);
+        }
+    }
+
+    fn connect_failed(&mut self, id: ReplicaId, now: Timestamp) -> Option<Doubt> {
+        let (relay, verdict) = self.pool.connect_failed(id, &self.config.health, now)?;
+        let members = || self.pool.relays.get(&relay).map(|relay| relay.members.iter().copied().collect());
+        match verdict {
+            RelayVerdict::Up => None,
+            RelayVerdict::Doubtful => Some(Doubt { members: members()?, down: false }),
+            RelayVerdict::Down => Some(Doubt { members: members()?, down: true }),
+        }
+    }
+
+    fn judge_relay(&mut self, doubt: Option<Doubt>, now: Timestamp) {
+        let Some(Doubt { members, down }) = doubt else { return };
+        for id in &members {
+            if down {
+                self.observe(*id, Evidence::RelayDown, now);
+            } else if self.pool.replicas.get(id).is_some_and(|replica| replica.health.serves()) && !self.is_failing(*id)
+            {
+                self.judge(*id, now, |health, _| health.ask_probe());
+            }
+        }
+        if down {
+            self.refund(&members, now);
+        }
+    }
+
+    fn is_failing(&self, id: ReplicaId) -> bool {
+        let relay = self.pool.replicas.get(&id).and_then(|replica| self.pool.relays.get(&replica.spec.relay));
+        relay.is_some_and(|relay| relay.is_failing(id))
+    }
+
+    /// Too few of the model are left beside those out for soft failures: these are used again.
+    pub(crate) fn lift_soft_marks(&mut self, model: ModelId, now: Timestamp) {
+        for id in self.pool.to_lift(model, &self.config.health) {
+            self.observe(id, Evidence::PoolShort, now);
+        }
+    }
+
+    pub(crate) fn observe(&mut self, id: ReplicaId, evidence: Evidence, now: Timestamp) {
+        self.judge(id, now, |health, context| health.observe(evidence, context));
+    }
+
+    /// Runs the health machine of a replica and makes its verdict known.
+    fn judge(&mut self, id: ReplicaId, now: Timestamp, judge: impl FnOnce(&mut Health, &mut Context<'_>)) {
+        let Some(replica) = self.pool.replicas.get(&id) else { return };
+        let from = replica.state();
+        let mut context = Context {
+            now,
+            config: &self.config.health,
+            rng: &mut Rng::new(self.rng.next()),
+            slots: replica.spec.slots,
+            may_eject_soft: self.pool.can_spare(id, &self.config.health),
+            busy: !replica.running.is_empty(),
+            answering: self.is_answering(id),
+            models_known: !replica.spec.models.is_empty(),
+        };
+        let verdict = self.pool.modify(id, self.config.policy, &mut self.rng, |replica| {
+            judge(&mut replica.health, &mut context);
+            (replica.health.take_probe(), replica.health.probe_at, replica.health.why)
+        });
+        let Some((probe, probe_at, why)) = verdict else { return };
+        self.changed(id, from, why);
+        self.timers.set(Timer::Probe(id), probe_at);
+        if probe {
+            self.effects.push_back(Effect::Probe { replica: id });
+        }
+    }
+
+    fn is_answering(&self, id: ReplicaId) -> bool {
+        let Some(replica) = self.pool.replicas.get(&id) else { return false };
+        replica.running.iter().any(|attempt| self.attempts.get(attempt).is_some_and(|attempt| attempt.first_token))
+    }
+
+    fn changed(&mut self, replica: ReplicaId, from: ReplicaState, why: ChangeReason) {
+        let Some(to) = self.pool.replicas.get(&replica).map(Replica::state) else { return };
+        if from != to {
+            self.effects.push_back(Effect::Changed { replica, from, to, why });
+        }
+    }
+}
+
+/// A relay about which its members are to be asked, or that is down.
+struct Doubt {
+    members: Vec<ReplicaId>,
+    down: bool,
+}

@@ -1,0 +1,366 @@
+//! The life of a request in the core: it arrives, waits, is placed, fails over, ends.
+
+use crate::{
+    effect::{CancelReason, Effect, ShedReason},
+    event::{Outcome, RequestSpec, Timings},
+    id::{AttemptId, ModelId, ReplicaId, RequestId},
+    pool::Prospect,
+    queue::Look,
+    request::{Attempt, Phase, Request, Tried},
+    retry::{self, Next},
+    scheduler::Scheduler,
+    selection::Choice,
+    time::Timestamp,
+    timer::Timer,
+};
+
+impl Scheduler {
+    pub(crate) fn arrive(&mut self, id: RequestId, spec: RequestSpec, now: Timestamp) {
+        if self.requests.contains_key(&id) {
+            return;
+        }
+        self.arrivals += 1;
+        let request = self.requests.entry(id).or_insert(Request::new(spec, self.arrivals, now));
+        let spec = &request.spec;
+        if spec.deadline.is_some_and(|deadline| deadline <= now) {
+            return self.reject(id, ShedReason::Deadline, now);
+        }
+        if self.pool.surely_too_long(spec.model, spec.prompt_tokens) {
+            return self.reject(id, ShedReason::ContextExceeded, now);
+        }
+        match self.choose(id) {
+            Choice::Replica(replica) => self.dispatch(id, replica, now),
+            _ if self.queue_is_full(id) => self.reject(id, ShedReason::QueueFull, now),
+            _ => self.enqueue(id, now),
+        }
+    }
+
+    fn queue_is_full(&self, id: RequestId) -> bool {
+        let Some(spec) = self.requests.get(&id).map(|request| &request.spec) else { return false };
+        let bounds = &self.config.queue;
+        let slots = self.pool.models.get(&spec.model).map_or(0, |pool| pool.slots()).max(1);
+        self.queue.fresh() >= bounds.max_requests
+            || self.queue.waiting_for(spec.model) >= slots.saturating_mul(bounds.max_per_slot)
+            || self.queue.bytes().saturating_add(spec.body_bytes) > bounds.max_bytes
+    }
+
+    pub(crate) fn abandon(&mut self, id: RequestId, now: Timestamp) {
+        let Some(request) = self.requests.get(&id) else { return };
+        if let Phase::Running(attempt) = request.phase {
+            self.release(attempt, now);
+        }
+        self.forget(id);
+    }
+
+    pub(crate) fn first_token(&mut self, id: AttemptId, now: Timestamp) {
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        attempt.first_token = true;
+        let replica = attempt.replica;
+        self.seen_alive(replica, now);
+    }
+
+    pub(crate) fn attempt_ended(
+        &mut self,
+        id: AttemptId,
+        outcome: Outcome,
+        content_sent: bool,
+        timings: Option<Timings>,
+        now: Timestamp,
+    ) {
+        let Some(attempt) = self.attempts.get(&id).copied() else { return };
+        if let Some(timings) = timings {
+            self.pool.measure(attempt.replica, &timings, self.config.policy, &mut self.rng);
+        }
+        self.release(id, now);
+        let relay_down = self.learn(&attempt, outcome, now);
+        match retry::next(outcome, content_sent) {
+            Next::End => self.forget(attempt.request),
+            Next::Elsewhere { spent, reached } => {
+                let context = self.pool.replicas.get(&attempt.replica).and_then(|r| r.spec.context_tokens);
+                let Some(request) = self.requests.get_mut(&attempt.request) else { return };
+                // An attempt that a dead relay swallowed never was one.
+                if !reached && relay_down {
+                    request.tried.retain(|tried| tried.replica != attempt.replica);
+                } else {
+                    request.spent += u32::from(spent);
+                    if let Some(tried) = request.tried.iter_mut().find(|tried| tried.replica == attempt.replica) {
+                        tried.reached = reached;
+                    }
+                }
+                if outcome == Outcome::ContextExceeded {
+                    request.too_long = true;
+                    request.need = context.map_or(request.need, |context| request.need.more_than(context));
+                }
+                self.fail_over(&attempt, now);
+            }
+        }
+    }
+
+    /// Puts the request of an ended attempt where it belongs: on another replica, back into the queue, or out.
+    pub(crate) fn fail_over(&mut self, ended: &Attempt, now: Timestamp) {
+        let id = ended.request;
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        request.phase = Phase::Waiting { orphan_since: None };
+        request.queued_from = Timestamp(now.0.saturating_sub(ended.waited.as_nanos() as u64));
+        if !retry::may_try_again(&self.config.retry, request.dispatches, request.spent) {
+            return self.exhausted(id, now);
+        }
+        if self.pool.prospect(request) == Prospect::Never && !request.tried.is_empty() {
+            return self.exhausted(id, now);
+        }
+        let choice = self.choose(id);
+        match choice {
+            Choice::Replica(replica) if self.budget.has_room(&self.config.retry) => self.dispatch(id, replica, now),
+            _ => {
+                self.starved |= matches!(choice, Choice::Replica(_));
+                self.enqueue(id, now);
+            }
+        }
+    }
+
+    /// No further attempt is allowed, or none is possible. If a relay is in doubt that would explain the failures, its
+    /// verdict is waited for.
+    fn exhausted(&mut self, id: RequestId, now: Timestamp) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let window = self.config.health.relay_window;
+        let in_doubt = |tried: &Tried| {
+            let relay = self.pool.replicas.get(&tried.replica).and_then(|r| self.pool.relays.get(&r.spec.relay));
+            !tried.reached && relay.is_some_and(|relay| relay.in_doubt(window, now))
+        };
+        if request.dispatches < retry::max_tries(&self.config.retry) && request.tried.iter().any(in_doubt) {
+            request.phase = Phase::Parked { until: now + window };
+            self.parked.insert(id);
+            return self.schedule(id);
+        }
+        let reason = self.exhaustion(id);
+        self.reject(id, reason, now);
+    }
+
+    fn exhaustion(&self, id: RequestId) -> ShedReason {
+        let Some(request) = self.requests.get(&id) else { return ShedReason::AttemptsExhausted };
+        let largest = self.pool.models.get(&request.spec.model).and_then(|m| m.largest_context(request.spec.route));
+        let nothing_larger = request.need.measured && largest.is_none_or(|largest| largest < request.need.tokens);
+        if request.too_long && (nothing_larger || request.spent == 0) {
+            ShedReason::ContextExceeded
+        } else if request.spent == 0 {
+            // All were full, loading or waiting for their operator: that is no failure of an attempt.
+            ShedReason::NoCapacity
+        } else {
+            ShedReason::AttemptsExhausted
+        }
+    }
+
+    /// A relay is down: what was tried through it in vain was not tried.
+    pub(crate) fn refund(&mut self, members: &[ReplicaId], now: Timestamp) {
+        let lanes = self.queue.models.values().flat_map(|queue| queue.lanes.values());
+        let waiting = lanes.flat_map(|lane| lane.retries.values().map(|place| place.request));
+        for id in waiting.chain(self.parked.iter().copied()).collect::<Vec<_>>() {
+            let Some(request) = self.requests.get_mut(&id) else { continue };
+            let before = request.tried.len();
+            request.tried.retain(|tried| tried.reached || members.binary_search(&tried.replica).is_err());
+            request.spent = request.spent.saturating_sub((before - request.tried.len()) as u32);
+            if self.parked.contains(&id) && retry::may_try_again(&self.config.retry, request.dispatches, request.spent)
+            {
+                self.parked.remove(&id);
+                request.phase = Phase::Waiting { orphan_since: None };
+                self.enqueue(id, now);
+            }
+        }
+    }
+
+    fn choose(&self, id: RequestId) -> Choice {
+        let Some(request) = self.requests.get(&id) else { return Choice::NoneFree };
+        let Some(pool) = self.pool.models.get(&request.spec.model) else { return Choice::NoneFree };
+        let context = pool.threshold(request.spec.route, request.need);
+        pool.offers.choose(request.spec.route, context, |replica| request.has_tried(replica))
+    }
+
+    fn dispatch(&mut self, id: RequestId, replica: ReplicaId, now: Timestamp) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        self.queue.remove(request);
+        self.dispatches += 1;
+        let attempt = AttemptId(self.dispatches);
+        let retry = request.is_retry();
+        request.dispatches += 1;
+        request.tried.push(Tried { replica, reached: true });
+        request.phase = Phase::Running(attempt);
+        let (number, waited) = (request.dispatches, request.waited(now));
+        let record = Attempt { request: id, replica, started: now, retry, first_token: false, waited };
+        self.attempts.insert(attempt, record);
+        self.budget.start(retry);
+        let order = self.dispatches;
+        self.pool.modify(replica, self.config.policy, &mut self.rng, |replica| {
+            replica.running.insert(attempt);
+            replica.last_dispatch = order;
+        });
+        self.schedule(id);
+        self.effects.push_back(Effect::Dispatch { request: id, attempt, replica, number });
+    }
+
+    /// Frees the slot of an attempt.
+    pub(crate) fn release(&mut self, id: AttemptId, now: Timestamp) {
+        let Some(attempt) = self.attempts.remove(&id) else { return };
+        self.budget.end(attempt.retry);
+        self.pool.modify(attempt.replica, self.config.policy, &mut self.rng, |replica| {
+            replica.running.remove(&id);
+            replica.ceiling = usize::from(replica.spec.slots).max(replica.running.len());
+            replica.idle_since = now;
+        });
+        self.check_drained(attempt.replica);
+    }
+
+    fn enqueue(&mut self, id: RequestId, now: Timestamp) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let orphan = self.pool.prospect(request) != Prospect::Now;
+        request.phase = Phase::Waiting { orphan_since: orphan.then_some(now) };
+        self.queue.push(id, request, orphan);
+        self.schedule(id);
+    }
+
+    pub(crate) fn reject(&mut self, id: RequestId, reason: ShedReason, now: Timestamp) {
+        let Some(request) = self.requests.get(&id) else { return };
+        let retry_after = self.retry_after(request.spec.model, request.spec.class, now);
+        self.forget(id);
+        self.effects.push_back(Effect::Reject { request: id, reason, retry_after });
+    }
+
+    /// The request has ended, however it did.
+    fn forget(&mut self, id: RequestId) {
+        if let Some(request) = self.requests.remove(&id) {
+            self.queue.remove(&request);
+            self.parked.remove(&id);
+            self.timers.set(Timer::Request(id), None);
+        }
+    }
+
+    /// Stops a running attempt. Its request fails over if the client has seen nothing, and ends otherwise.
+    pub(crate) fn cancel(&mut self, id: AttemptId, why: CancelReason, now: Timestamp) {
+        let Some(attempt) = self.attempts.get(&id).copied() else { return };
+        self.release(id, now);
+        self.effects.push_back(Effect::Cancel { attempt: id, request: attempt.request, why });
+        match why {
+            _ if attempt.first_token => self.forget(attempt.request),
+            CancelReason::Deadline => self.reject(attempt.request, ShedReason::Deadline, now),
+            CancelReason::ReplicaRemoved | CancelReason::DrainDeadline => self.fail_over(&attempt, now),
+        }
+    }
+
+    /// Sets the deadline at which the request's earliest limit passes.
+    pub(crate) fn schedule(&mut self, id: RequestId) {
+        let at = self.requests.get(&id).and_then(|request| self.limits(request).map(|(at, _)| at).min());
+        self.timers.set(Timer::Request(id), at);
+    }
+
+    /// When a request must end, and why, in its present phase.
+    fn limits(&self, request: &Request) -> impl Iterator<Item = (Timestamp, ShedReason)> + use<> {
+        let bounds = &self.config.queue;
+        let deadline = request.spec.deadline.map(|at| (at, ShedReason::Deadline));
+        let phase = match request.phase {
+            Phase::Running(_) => [None, None],
+            Phase::Parked { until } => [Some((until, ShedReason::AttemptsExhausted)), None],
+            Phase::Waiting { orphan_since } => [
+                bounds.max_age[request.spec.class as usize]
+                    .map(|age| (request.queued_from + age, ShedReason::QueueAge)),
+                orphan_since.map(|since| (since + bounds.no_replica_wait, ShedReason::NoCapacity)),
+            ],
+        };
+        [deadline].into_iter().chain(phase).flatten()
+    }
+
+    pub(crate) fn request_due(&mut self, id: RequestId, now: Timestamp) {
+        let Some(request) = self.requests.get(&id) else { return };
+        let Some((_, reason)) = self.limits(request).filter(|(at, _)| *at <= now).min() else { return };
+        match request.phase {
+            Phase::Running(attempt) => self.cancel(attempt, CancelReason::Deadline, now),
+            Phase::Parked { .. } => self.reject(id, self.exhaustion(id), now),
+            Phase::Waiting { .. } => {
+                let held_back = reason == ShedReason::QueueAge
+                    && request.is_retry()
+                    && !self.budget.has_room(&self.config.retry)
+                    && matches!(self.choose(id), Choice::Replica(_));
+                self.reject(id, if held_back { ShedReason::RetryBudget } else { reason }, now);
+            }
+        }
+    }
+
+    /// Gives the free slots of a replica to those whose turn it is.
+    pub(crate) fn fill(&mut self, id: ReplicaId, now: Timestamp) {
+        while let Some(request) = self.next_for(id, now) {
+            self.dispatch(request, id, now);
+        }
+    }
+
+    fn next_for(&mut self, id: ReplicaId, now: Timestamp) -> Option<RequestId> {
+        let replica = self.pool.replicas.get(&id).filter(|replica| replica.free() > 0)?;
+        let retries = self.budget.has_room(&self.config.retry);
+        let look = Look { now, promote_after: self.config.queue.promote_after, retries };
+        let untried = |request: RequestId| self.requests.get(&request).is_some_and(|r| !r.has_tried(id));
+        let (mut best, mut starved) = (None, false);
+        for model in &replica.spec.models {
+            let (Some(queue), Some(pool)) = (self.queue.models.get(model), self.pool.models.get(model)) else {
+                continue;
+            };
+            let (turn, passed_over) = queue.next(
+                &look,
+                |lane| {
+                    replica.spec.routes.contains(lane.route)
+                        && replica.context() >= pool.threshold(lane.route, lane.need)
+                },
+                untried,
+            );
+            starved |= passed_over;
+            best = best.into_iter().chain(turn).min();
+        }
+        self.starved |= starved;
+        best.map(|turn| turn.request)
+    }
+
+    /// The budget has room again: places the retries that were passed over.
+    pub(crate) fn place_retries(&mut self, now: Timestamp) {
+        let lanes = self.queue.models.values().flat_map(|queue| queue.lanes.values());
+        let mut waiting: Vec<_> = lanes.flat_map(|lane| lane.retries.values().map(|place| place.request)).collect();
+        waiting.sort_by_key(|id| self.requests.get(id).map(|request| (request.spec.class, request.order)));
+        for id in waiting {
+            let Choice::Replica(replica) = self.choose(id) else { continue };
+            if !self.budget.has_room(&self.config.retry) {
+                self.starved = true;
+                return;
+            }
+            self.dispatch(id, replica, now);
+        }
+    }
+
+    /// The members of a model changed: who waits for them may have to wait for less long, for longer, or in vain.
+    pub(crate) fn reassess(&mut self, model: ModelId, now: Timestamp) {
+        self.lift_soft_marks(model, now);
+        let Some(queue) = self.queue.models.get_mut(&model) else { return };
+        let mut affected = Vec::new();
+        for (key, lane) in &mut queue.lanes {
+            let pool = self.pool.models.get(&model);
+            let orphan = pool.is_none_or(|pool| pool.serving_fit(key.route, key.need) == 0);
+            if std::mem::replace(&mut lane.orphan, orphan) != orphan {
+                affected.extend(lane.fresh.values().map(|place| place.request));
+            }
+            affected.extend(lane.retries.values().map(|place| place.request));
+        }
+        for id in affected {
+            let Some(request) = self.requests.get_mut(&id) else { continue };
+            let prospect = self.pool.prospect(request);
+            let Phase::Waiting { orphan_since } = request.phase else { continue };
+            if prospect == Prospect::Never && !request.tried.is_empty() {
+                self.queue.remove(request);
+                self.exhausted(id, now);
+                continue;
+            }
+            let since = (prospect != Prospect::Now).then(|| orphan_since.unwrap_or(now));
+            if since != orphan_since {
+                request.phase = Phase::Waiting { orphan_since: since };
+                self.schedule(id);
+            }
+        }
+        if let Some(pool) = self.pool.models.get(&model) {
+            // The largest context may have changed, and with it what fits where.
+            self.pool.woken.extend(pool.offers.iter().map(|(replica, _)| replica));
+        }
+    }
+}

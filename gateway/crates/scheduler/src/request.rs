@@ -1,0 +1,147 @@
+//! What the core remembers of a live request and of a running attempt.
+
+use std::time::Duration;
+
+use crate::{
+    event::RequestSpec,
+    id::{AttemptId, ReplicaId, RequestId},
+    time::Timestamp,
+};
+
+/// How much context a replica must have to be asked.
+///
+/// The prompt's tokens are an estimate from its bytes, wrong by more than a sixteenth, so sizes are rounded down to
+/// steps of that: requests of about the same size share one lane of the queue, and a free slot looks at lanes instead
+/// of at requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Need {
+    pub(crate) tokens: u32,
+    /// A replica's own tokenizer said so. An estimate that exceeds every replica may still be tried on the largest.
+    pub(crate) measured: bool,
+}
+
+impl Need {
+    pub(crate) fn estimated(prompt_tokens: u32) -> Self {
+        Self { tokens: prompt_tokens - prompt_tokens % step(prompt_tokens), measured: false }
+    }
+
+    /// A context of `context` tokens was too small: one step more at least.
+    pub(crate) fn more_than(self, context: u32) -> Self {
+        let step = step(context);
+        let above = (context / step).saturating_add(1).saturating_mul(step);
+        Self { tokens: self.tokens.max(above), measured: true }
+    }
+}
+
+fn step(tokens: u32) -> u32 {
+    (tokens.checked_ilog2().map_or(0, |log| (1u32 << log) / 16)).max(256)
+}
+
+/// Where a live request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Waiting {
+        /// Since when no replica that serves now may take it.
+        orphan_since: Option<Timestamp>,
+    },
+    Running(AttemptId),
+    /// Out of attempts, all lost to a relay that may be down: the verdict on the relay is its verdict.
+    Parked {
+        until: Timestamp,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) spec: RequestSpec,
+    pub(crate) arrived: Timestamp,
+    /// Order of arrival.
+    pub(crate) order: u64,
+    pub(crate) need: Need,
+    pub(crate) phase: Phase,
+    /// The moment from which on its wait counts: arrival, moved by the time that it spent running.
+    pub(crate) queued_from: Timestamp,
+    /// Replicas it must not go to (again).
+    pub(crate) tried: Vec<Tried>,
+    /// Attempts so far.
+    pub(crate) dispatches: u32,
+    /// Those that count against the limit.
+    pub(crate) spent: u32,
+    /// A replica found the prompt too long.
+    pub(crate) too_long: bool,
+}
+
+/// One replica that a request was sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tried {
+    pub(crate) replica: ReplicaId,
+    /// False when the attempt ended at connect or TLS: whatever stands in front of the replica may be to blame.
+    pub(crate) reached: bool,
+}
+
+impl Request {
+    pub(crate) fn new(spec: RequestSpec, order: u64, now: Timestamp) -> Self {
+        Self {
+            need: Need::estimated(spec.prompt_tokens),
+            spec,
+            arrived: now,
+            order,
+            phase: Phase::Waiting { orphan_since: None },
+            queued_from: now,
+            tried: Vec::new(),
+            dispatches: 0,
+            spent: 0,
+            too_long: false,
+        }
+    }
+
+    /// Failed over: goes to the front of its class, and needs room in the retry budget.
+    pub(crate) fn is_retry(&self) -> bool {
+        self.dispatches > 0
+    }
+
+    pub(crate) fn has_tried(&self, replica: ReplicaId) -> bool {
+        self.tried.iter().any(|tried| tried.replica == replica)
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Waiting { .. })
+    }
+
+    /// Time spent waiting so far, all stints together.
+    pub(crate) fn waited(&self, now: Timestamp) -> Duration {
+        now.since(self.queued_from)
+    }
+}
+
+/// One try on one replica.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) request: RequestId,
+    pub(crate) replica: ReplicaId,
+    pub(crate) started: Timestamp,
+    pub(crate) retry: bool,
+    pub(crate) first_token: bool,
+    /// The wait of its request before it, to go on from if it fails.
+    pub(crate) waited: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_estimate_is_never_rounded_up_and_loses_less_than_a_sixteenth() {
+        for tokens in (0..300_000).step_by(37) {
+            let need = Need::estimated(tokens).tokens;
+            assert!(need <= tokens && tokens - need < 256.max(tokens / 16 + 1), "{tokens} became {need}");
+        }
+    }
+
+    #[test]
+    fn what_was_too_small_is_never_enough() {
+        for context in [1, 255, 256, 4095, 4096, 8192, 131_072, u32::MAX - 1] {
+            assert!(Need::estimated(10).more_than(context).tokens > context);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What a failed attempt means for its request, and how many retries may run.
+//!
+//! The budget is by count of what runs, not a token bucket refilled by successes: an attempt here lasts seconds to
+//! minutes, so what hurts is the share of slots that retries hold at one moment. A request without budget waits for
+//! it, like for a slot; refusing it would turn a moment's crowd into an error.
+
+use crate::{
+    config::RetryConfig,
+    event::{HardFailure, Outcome, SoftFailure},
+};
+
+/// Tries of all kinds, as a multiple of the attempts that count: bounds the tour of a request through a pool that is
+/// all full or loading.
+const TRIES_PER_ATTEMPT: u32 = 3;
+
+/// What becomes of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// It ends with this attempt.
+    End,
+    /// Another replica.
+    Elsewhere {
+        /// Counts against the limit of attempts. A phone that said at once that it is full, loading or too small cost nothing.
+        spent: bool,
+        /// False when nothing shows that the replica itself was reached.
+        reached: bool,
+    },
+}
+
+/// The one retry rule.
+pub(crate) fn next(outcome: Outcome, content_sent: bool) -> Next {
+    if content_sent {
+        return Next::End;
+    }
+    match outcome {
+        Outcome::Success | Outcome::RequestFault => Next::End,
+        Outcome::Hard(HardFailure::Connect | HardFailure::Tls) => Next::Elsewhere { spent: true, reached: false },
+        Outcome::Hard(HardFailure::Reset) => Next::Elsewhere { spent: true, reached: true },
+        Outcome::Soft(SoftFailure::Busy { .. })
+        | Outcome::ContextExceeded
+        | Outcome::Loading
+        | Outcome::Misconfigured => Next::Elsewhere { spent: false, reached: true },
+        Outcome::Soft(_) => Next::Elsewhere { spent: true, reached: true },
+    }
+}
+
+/// Whether a request with that many attempts may have another.
+pub(crate) fn may_try_again(config: &RetryConfig, dispatches: u32, spent: u32) -> bool {
+    spent < config.max_attempts.max(1) && dispatches < max_tries(config)
+}
+
+/// Attempts that a request can have at most, those that do not count included.
+pub(crate) fn max_tries(config: &RetryConfig) -> u32 {
+    config.max_attempts.max(1).saturating_mul(TRIES_PER_ATTEMPT)
+}
+
+/// Running attempts, and how many of them are retries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RetryBudget {
+    pub(crate) running: u32,
+    pub(crate) retries: u32,
+}
+
+impl RetryBudget {
+    pub(crate) fn has_room(&self, config: &RetryConfig) -> bool {
+        let share = (config.budget_share.max(0.0) * f64::from(self.running)) as u32;
+        self.retries < share.max(config.budget_floor)
+    }
+
+    pub(crate) fn start(&mut self, retry: bool) {
+        self.running += 1;
+        self.retries += u32::from(retry);
+    }
+
+    pub(crate) fn end(&mut self, retry: bool) {
+        self.running -= 1;
+        self.retries -= u32::from(retry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::SchedulerConfig;
+
+    #[test]
+    fn content_that_was_sent_ends_the_request_whatever_happened() {
+        for outcome in [Outcome::Hard(HardFailure::Reset), Outcome::Soft(SoftFailure::Broken), Outcome::Loading] {
+            assert_eq!(next(outcome, true), Next::End);
+            assert_ne!(next(outcome, false), Next::End);
+        }
+    }
+
+    #[test]
+    fn a_full_phone_costs_a_try_but_no_attempt() {
+        let config = SchedulerConfig::default().retry;
+        assert!(may_try_again(&config, 8, 2));
+        assert!(!may_try_again(&config, 9, 2));
+        assert!(!may_try_again(&config, 3, 3));
+    }
+
+    #[test]
+    fn retries_are_a_share_of_what_runs_but_never_fewer_than_the_floor() {
+        let config = RetryConfig { max_attempts: 3, budget_share: 0.2, budget_floor: 3 };
+        assert!(RetryBudget { running: 2, retries: 2 }.has_room(&config));
+        assert!(!RetryBudget { running: 15, retries: 3 }.has_room(&config));
+        assert!(RetryBudget { running: 20, retries: 3 }.has_room(&config));
+        assert!(!RetryBudget { running: 20, retries: 4 }.has_room(&config));
+    }
+}

@@ -1,0 +1,57 @@
+//! Copies of the core's state for those who look on.
+
+use crate::{
+    id::{ReplicaId, RequestId},
+    request::{Phase, Request},
+    scheduler::Scheduler,
+    snapshot::{ReplicaView, RequestView, Snapshot},
+    time::Timestamp,
+};
+
+impl Scheduler {
+    /// Everything an operator may want to see.
+    pub fn snapshot(&self, _now: Timestamp) -> Snapshot {
+        Snapshot {
+            replicas: self.pool.replicas.iter().map(|(id, replica)| replica.view(*id)).collect(),
+            queued: self.queue.depths(),
+            queued_bytes: self.queue.bytes(),
+            retries_in_flight: self.budget.retries,
+        }
+    }
+
+    /// One replica; `None` if it is unknown or was removed.
+    pub fn replica(&self, id: ReplicaId, _now: Timestamp) -> Option<ReplicaView> {
+        self.pool.replicas.get(&id).map(|replica| replica.view(id))
+    }
+
+    /// One live request; `None` once it has ended.
+    pub fn request(&self, id: RequestId, now: Timestamp) -> Option<RequestView> {
+        self.requests.get(&id).map(|request| self.view(id, request, now))
+    }
+
+    /// All live requests, by id.
+    pub fn requests(&self, now: Timestamp) -> Vec<RequestView> {
+        self.requests.iter().map(|(id, request)| self.view(*id, request, now)).collect()
+    }
+
+    /// How many requests wait.
+    pub fn waiting(&self) -> usize {
+        self.queue.waiting() + self.parked.len()
+    }
+
+    fn view(&self, id: RequestId, request: &Request, now: Timestamp) -> RequestView {
+        let running = match request.phase {
+            Phase::Running(id) => self.attempts.get(&id).map(|attempt| (id, attempt.replica)),
+            Phase::Waiting { .. } | Phase::Parked { .. } => None,
+        };
+        RequestView {
+            request: id,
+            model: request.spec.model,
+            tenant: request.spec.tenant,
+            class: request.spec.class,
+            age: now.since(request.arrived),
+            running,
+            attempts: request.dispatches,
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The core's promises, told as short stories on a hand-held clock.
+
+mod choice;
+mod failover;
+mod rig;
