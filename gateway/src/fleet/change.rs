@@ -1,0 +1,371 @@
+//! What operators do to the pool: add, state anew, drain, undrain, remove.
+//!
+//! The store comes first: what is not durable does not happen. Then the readers' view, then the scheduler. A replica that
+//! the configuration states becomes the operator's as soon as he states something else about it; from then on the file
+//! no longer overrules him. Rejected: refusing such changes (at night one wants to change what is wrong, not to find the
+//! file), and letting every reload take them back silently.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use scheduler::{Event, ReplicaId};
+use store::{By, NewReplica, ReplicaPatch, ReplicaRecord, ReplicaSecret, ReplicaSource, Store, StoreError};
+
+use super::{
+    dialect::Dialect,
+    feed::PoolChange,
+    pool::{Fleet, View},
+    replica::{Replica, Stated},
+    url::{ReplicaUrl, UrlError},
+};
+use crate::{
+    clock,
+    config::{Secret, StatedModels},
+};
+
+/// Why the pool was not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// Not an address that a replica may have.
+    #[error("the url {0}")]
+    Url(#[from] UrlError),
+    /// No such replica.
+    #[error("no such replica")]
+    Unknown,
+    /// Another replica is called that.
+    #[error("another replica is called {0:?}")]
+    NameTaken(String),
+    /// `pool.max_replicas`.
+    #[error("the pool is full: pool.max_replicas is {0}")]
+    Full(usize),
+    /// The store did not take it.
+    #[error("the store did not take the change: {0}")]
+    Store(#[from] StoreError),
+}
+
+/// Changes to what is stated: the outer `None` leaves a field, an inner `None` takes the statement back.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Amendment {
+    /// For people and metrics; unique.
+    pub name: Option<String>,
+    /// Its models; empty: probed.
+    pub models: Option<StatedModels>,
+    /// Concurrent requests it takes.
+    pub slots: Option<Option<u16>>,
+    /// Tokens that prompt and answer of one slot must fit.
+    pub context_tokens: Option<Option<u32>>,
+    /// Its bearer token.
+    pub key: Option<Option<Secret>>,
+    /// The engine.
+    pub dialect: Option<Option<Dialect>>,
+    /// Free words for operators; replaces all of them.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// The end of its deployment, in seconds since 1970.
+    pub expires_at: Option<Option<u64>>,
+    /// What it costs.
+    pub cost_acu_per_day: Option<Option<f64>>,
+}
+
+impl Amendment {
+    fn apply(&self, stated: &mut Stated) {
+        fn set<T: Clone>(place: &mut T, value: &Option<T>) {
+            if let Some(value) = value {
+                place.clone_from(value);
+            }
+        }
+        set(&mut stated.models, &self.models);
+        set(&mut stated.slots, &self.slots);
+        set(&mut stated.context_tokens, &self.context_tokens);
+        set(&mut stated.key, &self.key);
+        set(&mut stated.dialect, &self.dialect);
+        set(&mut stated.labels, &self.labels);
+        set(&mut stated.expires_at, &self.expires_at);
+        set(&mut stated.cost_acu_per_day, &self.cost_acu_per_day);
+    }
+
+    fn patch(self) -> ReplicaPatch {
+        ReplicaPatch {
+            name: self.name,
+            models: self.models.map(|models| models.0),
+            slots: self.slots,
+            context_tokens: self.context_tokens,
+            dialect: self.dialect.map(|dialect| dialect.map(|dialect| dialect.name().to_owned())),
+            labels: self.labels,
+            expires_at: self.expires_at,
+            cost_acu_per_day: self.cost_acu_per_day,
+            api_key: self.key.map(|key| key.map(|key| ReplicaSecret(key.reveal().to_owned()))),
+        }
+    }
+}
+
+/// The outcome of adding.
+#[derive(Clone)]
+pub enum Added {
+    /// It is new.
+    New(Arc<Replica>),
+    /// It was there; what was stated differently is taken over.
+    Changed(Arc<Replica>),
+    /// It was there, just so.
+    Unchanged(Arc<Replica>),
+}
+
+impl Added {
+    /// The replica as it is now.
+    pub fn replica(&self) -> &Arc<Replica> {
+        match self {
+            Self::New(replica) | Self::Changed(replica) | Self::Unchanged(replica) => replica,
+        }
+    }
+}
+
+/// The outcome of removing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removal {
+    /// Gone. Otherwise it goes once nothing runs there any more.
+    pub gone: bool,
+    /// The configuration states it: it comes back with the next reload or start.
+    pub in_configuration: bool,
+}
+
+impl Fleet {
+    /// Adds a replica, or states the one at this address anew. A replica that is on its way out stays.
+    ///
+    /// # Errors
+    /// The address or name can't be used, the pool is full, or the store failed. Then nothing has changed.
+    pub async fn add(
+        &self,
+        url: &str,
+        amendment: Amendment,
+        source: ReplicaSource,
+        by: By,
+    ) -> Result<Added, ChangeError> {
+        let url = ReplicaUrl::parse(url, &self.settings.load().rules)?;
+        let _changing = self.change.lock().await;
+        let view = self.view.load_full();
+        let known = view.of_url(&url).cloned();
+        let id = known.as_ref().map(|replica| replica.id);
+        if let Some(name) = amendment.name.as_deref().filter(|name| view.label_is_taken(name, id)) {
+            return Err(ChangeError::NameTaken(name.to_owned()));
+        }
+        let max = self.settings.load().max_replicas;
+        if known.is_none() && view.replicas.len() >= max {
+            return Err(ChangeError::Full(max));
+        }
+        let mut stated = known.as_ref().map(|replica| replica.stated.clone()).unwrap_or_default();
+        let before = stated.clone();
+        amendment.apply(&mut stated);
+        let name = match (amendment.name, &known) {
+            (Some(name), _) => name,
+            (None, Some(replica)) => replica.label.to_string(),
+            (None, None) => free_name(&view, &url),
+        };
+        // Saying again what is stated already takes nothing over.
+        let source = match &known {
+            Some(replica) if stated == before && *replica.label == *name => replica.source,
+            _ => source,
+        };
+        let new = NewReplica { url: url.to_string(), name, stated: stated.fields(), api_key: stated.secret(), source };
+        let put = self.keep(move |store| store.put_replica(by, new)).await?;
+        let returned = known.as_ref().is_some_and(|replica| std::mem::take(&mut replica.past().leaving));
+        let changed = put.changed();
+        let replica = self.take_over(put.record(), url);
+        if returned {
+            self.set_draining(&replica, put.record().drained, None);
+        }
+        Ok(match known {
+            None => Added::New(replica),
+            Some(_) if changed || returned => Added::Changed(replica),
+            Some(_) => Added::Unchanged(replica),
+        })
+    }
+
+    /// Changes what is stated about a replica.
+    ///
+    /// # Errors
+    /// There is none, another is called that, or the store failed. Then nothing has changed.
+    pub async fn amend(&self, id: ReplicaId, amendment: Amendment, by: By) -> Result<Arc<Replica>, ChangeError> {
+        let _changing = self.change.lock().await;
+        let view = self.view.load_full();
+        let replica = self.staying(id)?;
+        if let Some(name) = amendment.name.as_deref().filter(|name| view.label_is_taken(name, Some(id))) {
+            return Err(ChangeError::NameTaken(name.to_owned()));
+        }
+        let mut stated = replica.stated.clone();
+        amendment.apply(&mut stated);
+        let renamed = amendment.name.as_deref().is_some_and(|name| *name != *replica.label);
+        if stated == replica.stated && !renamed {
+            return Ok(replica);
+        }
+        let url = replica.url.clone();
+        let put = if is_configured(replica.source) {
+            let name = amendment.name.unwrap_or_else(|| replica.label.to_string());
+            let (stated, api_key) = (stated.fields(), stated.secret());
+            let new = NewReplica { url: url.to_string(), name, stated, api_key, source: ReplicaSource::Admin };
+            self.keep(move |store| store.put_replica(by, new)).await?
+        } else {
+            let (patch, record) = (amendment.patch(), replica.record);
+            self.keep(move |store| store.patch_replica(by, record, patch)).await?
+        };
+        Ok(self.take_over(put.record(), url))
+    }
+
+    /// Starts nothing new there. With a deadline, what still runs then is cancelled.
+    ///
+    /// # Errors
+    /// There is none, or the store failed. Then nothing has changed.
+    pub async fn drain(&self, id: ReplicaId, deadline: Option<Duration>, by: By) -> Result<Arc<Replica>, ChangeError> {
+        let _changing = self.change.lock().await;
+        let replica = self.staying(id)?;
+        let record = replica.record;
+        self.keep(move |store| store.set_drained(by, record, true)).await?;
+        self.set_draining(&replica, true, deadline);
+        Ok(replica)
+    }
+
+    /// Takes a drain back.
+    ///
+    /// # Errors
+    /// There is none, or the store failed. Then nothing has changed.
+    pub async fn undrain(&self, id: ReplicaId, by: By) -> Result<Arc<Replica>, ChangeError> {
+        let _changing = self.change.lock().await;
+        let replica = self.staying(id)?;
+        let record = replica.record;
+        self.keep(move |store| store.set_drained(by, record, false)).await?;
+        self.set_draining(&replica, false, None);
+        Ok(replica)
+    }
+
+    /// Takes a replica out of the pool: once it is empty, or at once with `force` (what runs fails over).
+    ///
+    /// # Errors
+    /// There is none, or the store failed. Then nothing has changed.
+    pub async fn remove(&self, id: ReplicaId, force: bool, by: By) -> Result<Removal, ChangeError> {
+        let _changing = self.change.lock().await;
+        let replica = self.replica(id).ok_or(ChangeError::Unknown)?;
+        let record = replica.record;
+        self.keep(move |store| store.remove_replica(by, record)).await?;
+        self.leave(&replica, force);
+        Ok(Removal { gone: self.replica(id).is_none(), in_configuration: is_configured(replica.source) })
+    }
+
+    /// A replica that is not on its way out: of those nothing is kept any more.
+    fn staying(&self, id: ReplicaId) -> Result<Arc<Replica>, ChangeError> {
+        self.replica(id).filter(|replica| !replica.past().leaving).ok_or(ChangeError::Unknown)
+    }
+
+    /// Nothing runs on a draining replica any more.
+    pub(super) async fn drained(&self, id: ReplicaId) {
+        let _changing = self.change.lock().await;
+        let Some(replica) = self.replica(id) else { return };
+        let (draining, leaving) = {
+            let past = replica.past();
+            (past.draining, past.leaving)
+        };
+        if leaving {
+            self.forget(&replica);
+        } else if draining {
+            tracing::info!(replica = &*replica.label, "drained");
+            self.feed.send(id, &replica.label, PoolChange::Drained);
+        }
+    }
+
+    /// Puts what the store has now into the view, and tells the scheduler. The caller holds `change`.
+    pub(super) fn take_over(&self, record: &ReplicaRecord, url: ReplicaUrl) -> Arc<Replica> {
+        let known = self.view.load().of_url(&url).cloned();
+        let relay = self.relay(&url);
+        let replica = Arc::new(match &known {
+            Some(known) => known.restated(record),
+            None => Replica::new(record, url, relay),
+        });
+        let mut view = View::clone(&self.view.load_full());
+        view.insert(Arc::clone(&replica));
+        self.view.store(Arc::new(view));
+        match known {
+            Some(known) => self.restated(&known, &replica),
+            None => {
+                tracing::info!(replica = &*replica.label, url = %replica.url, source = replica.source.name(), "replica added");
+                self.feed.send(replica.id, &replica.label, PoolChange::Added { url: replica.url.to_string() });
+                self.tell(&replica);
+                if record.drained {
+                    self.set_draining(&replica, true, None);
+                }
+            }
+        }
+        replica
+    }
+
+    fn restated(&self, before: &Replica, now: &Replica) {
+        if before.stated == now.stated && before.label == now.label {
+            return;
+        }
+        if before.label != now.label {
+            self.telemetry.forget_replica(&before.label);
+        }
+        tracing::info!(replica = &*now.label, "replica changed by statement");
+        self.feed.send(now.id, &now.label, PoolChange::Stated);
+        if before.stated.dialect != now.stated.dialect || before.stated.key != now.stated.key {
+            now.past().learned = None;
+        }
+        self.rethink(now);
+        self.probe_soon(now.id);
+    }
+
+    /// Tells the scheduler, once. The caller holds `change`.
+    pub(super) fn set_draining(&self, replica: &Replica, draining: bool, deadline: Option<Duration>) {
+        let was = std::mem::replace(&mut replica.past().draining, draining);
+        if draining {
+            let deadline = deadline.map(|length| clock::now() + length);
+            // Again as well: the deadline may be another one.
+            self.dispatcher.handle(Event::DrainReplica { replica: replica.id, deadline });
+        } else if was {
+            self.dispatcher.handle(Event::UndrainReplica { replica: replica.id });
+        }
+        if was != draining {
+            let what = if draining { PoolChange::DrainStarted } else { PoolChange::DrainEnded };
+            tracing::info!(replica = &*replica.label, "{}", if draining { "draining" } else { "no longer draining" });
+            self.feed.send(replica.id, &replica.label, what);
+        }
+    }
+
+    /// Takes a replica out of the pool, now or when it is empty. The caller holds `change`.
+    pub(super) fn leave(&self, replica: &Arc<Replica>, force: bool) {
+        let idle = self.dispatcher.replica(replica.id).is_none_or(|view| view.running.is_empty());
+        if force || idle {
+            self.forget(replica);
+        } else {
+            replica.past().leaving = true;
+            self.set_draining(replica, true, None);
+        }
+    }
+
+    fn forget(&self, replica: &Replica) {
+        // The scheduler first: it gives the replica no more work, and what ran there is told to stop.
+        self.dispatcher.handle(Event::ReplicaRemoved { replica: replica.id });
+        let mut view = View::clone(&self.view.load_full());
+        view.remove(replica.id);
+        self.view.store(Arc::new(view));
+        replica.endpoint.close_idle();
+        self.telemetry.forget_replica(&replica.label);
+        tracing::info!(replica = &*replica.label, url = %replica.url, "replica removed");
+        self.feed.send(replica.id, &replica.label, PoolChange::Removed);
+    }
+
+    /// Runs a call of the store where it may block.
+    pub(super) async fn keep<R: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Store) -> Result<R, StoreError> + Send + 'static,
+    ) -> Result<R, StoreError> {
+        let store = Arc::clone(&self.store);
+        tokio::task::spawn_blocking(move || call(&store)).await.unwrap_or(Err(StoreError::Closed))
+    }
+}
+
+/// Whether the configuration states replicas of this source.
+pub(super) fn is_configured(source: ReplicaSource) -> bool {
+    matches!(source, ReplicaSource::Config | ReplicaSource::Flag)
+}
+
+/// The shortest name for an address that no other replica has.
+pub(super) fn free_name(view: &View, url: &ReplicaUrl) -> String {
+    let [short, longer, unique] = url.names();
+    [short, longer].into_iter().find(|name| !view.label_is_taken(name, None)).unwrap_or(unique)
+}

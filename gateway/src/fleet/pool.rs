@@ -1,0 +1,266 @@
+//! The pool of replicas: read on every request, changed now and then.
+//!
+//! Readers take one immutable [`View`] without a lock. Whoever changes the pool does it under one mutex: copy, change,
+//! swap, then tell the scheduler, so that the scheduler never names a replica that readers don't know.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex},
+};
+
+use arc_swap::ArcSwap;
+use scheduler::{ModelId, RelayId, ReplicaId, Snapshot};
+use store::Store;
+use tokio::sync::{Notify, broadcast};
+
+use super::{
+    feed::{Feed, PoolEvent},
+    models::{ModelRef, Models},
+    naming::Naming,
+    replica::Replica,
+    url::{ReplicaUrl, UrlRules},
+};
+use crate::{
+    clock,
+    config::{Config, Health},
+    dispatch::Dispatcher,
+    telemetry::{PoolSample, QueueSample, ReplicaSample, Telemetry},
+    upstream::Upstream,
+};
+
+/// Replicas over time. Shared by the data path, the admin API and [`Fleet::run`].
+pub struct Fleet {
+    pub(super) dispatcher: Arc<Dispatcher>,
+    pub(super) upstream: Arc<Upstream>,
+    pub(super) telemetry: Arc<Telemetry>,
+    pub(super) store: Arc<Store>,
+    pub(super) feed: Feed,
+    pub(super) view: ArcSwap<View>,
+    pub(super) settings: ArcSwap<Settings>,
+    /// Held while the pool is changed.
+    pub(super) change: tokio::sync::Mutex<()>,
+    /// There is something in `urgent`.
+    pub(super) wake: Notify,
+    /// Replicas to probe as soon as may be.
+    pub(super) urgent: Mutex<BTreeSet<ReplicaId>>,
+    relays: Mutex<HashMap<String, RelayId>>,
+}
+
+/// What the configuration says about all replicas.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) rules: UrlRules,
+    pub(super) max_replicas: usize,
+    pub(super) health: Health,
+    pub(super) naming: Naming,
+}
+
+impl Settings {
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            rules: UrlRules::from(&config.pool),
+            max_replicas: config.pool.max_replicas,
+            health: config.health.clone(),
+            naming: Naming::new(&config.models),
+        }
+    }
+}
+
+/// The pool at one moment.
+#[derive(Clone, Default)]
+pub(super) struct View {
+    pub(super) replicas: BTreeMap<ReplicaId, Arc<Replica>>,
+    pub(super) by_url: HashMap<ReplicaUrl, ReplicaId>,
+    pub(super) models: Models,
+}
+
+impl View {
+    pub(super) fn of_url(&self, url: &ReplicaUrl) -> Option<&Arc<Replica>> {
+        self.replicas.get(self.by_url.get(url)?)
+    }
+
+    pub(super) fn insert(&mut self, replica: Arc<Replica>) {
+        self.by_url.insert(replica.url.clone(), replica.id);
+        self.replicas.insert(replica.id, replica);
+    }
+
+    pub(super) fn remove(&mut self, id: ReplicaId) {
+        if let Some(replica) = self.replicas.remove(&id) {
+            self.by_url.remove(&replica.url);
+        }
+    }
+
+    pub(super) fn label_is_taken(&self, label: &str, except: Option<ReplicaId>) -> bool {
+        self.replicas.values().any(|replica| &*replica.label == label && Some(replica.id) != except)
+    }
+}
+
+/// One line of `GET /v1/models`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelEntry {
+    /// What clients may ask for.
+    pub name: Arc<str>,
+    /// The model that this name is an alias of.
+    pub alias_of: Option<Arc<str>>,
+    /// Whether a replica serves it now.
+    pub ready: bool,
+    /// Seconds since 1970 when it became known.
+    pub created: u64,
+}
+
+impl Fleet {
+    /// An empty pool with the configuration's models. [`Fleet::reconcile`] fills it.
+    pub fn new(
+        config: &Config,
+        dispatcher: Arc<Dispatcher>,
+        upstream: Arc<Upstream>,
+        telemetry: Arc<Telemetry>,
+        store: Arc<Store>,
+    ) -> Arc<Self> {
+        let settings = Settings::new(config);
+        let mut view = View::default();
+        view.models.configure(&settings.naming, clock::unix().as_secs());
+        Arc::new(Self {
+            dispatcher,
+            upstream,
+            telemetry,
+            store,
+            feed: Feed::default(),
+            view: ArcSwap::from_pointee(view),
+            settings: ArcSwap::from_pointee(settings),
+            change: tokio::sync::Mutex::new(()),
+            wake: Notify::new(),
+            urgent: Mutex::default(),
+            relays: Mutex::default(),
+        })
+    }
+
+    /// A replica of the pool.
+    pub fn replica(&self, id: ReplicaId) -> Option<Arc<Replica>> {
+        self.view.load().replicas.get(&id).cloned()
+    }
+
+    /// All replicas, by id.
+    pub fn replicas(&self) -> Vec<Arc<Replica>> {
+        self.view.load().replicas.values().cloned().collect()
+    }
+
+    /// The replica with this number, name or address.
+    pub fn find(&self, text: &str) -> Option<Arc<Replica>> {
+        let view = self.view.load();
+        let by_number = || view.replicas.get(&ReplicaId(text.parse().ok()?));
+        let by_label = || view.replicas.values().find(|replica| &*replica.label == text);
+        let by_url = || view.of_url(&ReplicaUrl::read(text).ok()?);
+        by_label().or_else(by_number).or_else(by_url).cloned()
+    }
+
+    /// The model that a client's name means; `None`: never heard of.
+    pub fn resolve_model(&self, name: &str) -> Option<ModelRef> {
+        self.view.load().models.resolve(name)
+    }
+
+    /// The name of a model.
+    pub fn model_name(&self, id: ModelId) -> Option<Arc<str>> {
+        self.view.load().models.name(id)
+    }
+
+    /// Every name that clients may ask for, in order.
+    pub fn models(&self) -> Vec<ModelEntry> {
+        let view = self.view.load();
+        let served: BTreeSet<ModelId> = view
+            .replicas
+            .values()
+            .filter(|replica| replica.takes_work())
+            .flat_map(|replica| replica.facts().models.iter().map(|model| model.id).collect::<Vec<_>>())
+            .collect();
+        let mut entries: Vec<_> = view
+            .models
+            .iter()
+            .map(|(model, created)| ModelEntry {
+                ready: served.contains(&model.id),
+                name: model.name,
+                alias_of: None,
+                created,
+            })
+            .collect();
+        for (alias, model) in view.models.aliases() {
+            let of = entries.iter().find(|entry| entry.name == *model);
+            let (ready, created) = of.map_or((false, 0), |entry| (entry.ready, entry.created));
+            entries.push(ModelEntry { name: Arc::clone(alias), alias_of: Some(Arc::clone(model)), ready, created });
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        entries
+    }
+
+    /// Whether at least one replica takes work.
+    pub fn any_ready(&self) -> bool {
+        self.view.load().replicas.values().any(|replica| replica.takes_work())
+    }
+
+    /// Pool changes from now on. A reader that falls too far behind is told so and has missed some.
+    pub fn events(&self) -> broadcast::Receiver<PoolEvent> {
+        self.feed.subscribe()
+    }
+
+    /// What the gauges show.
+    pub fn sample(&self) -> PoolSample {
+        let snapshot = self.dispatcher.snapshot();
+        let view = self.view.load();
+        let now = clock::unix().as_secs();
+        let (mut oldest_queued, mut oldest_running) = (0.0_f64, 0.0_f64);
+        for request in self.dispatcher.requests() {
+            let oldest = if request.running.is_some() { &mut oldest_running } else { &mut oldest_queued };
+            *oldest = oldest.max(request.age.as_secs_f64());
+        }
+        PoolSample {
+            replicas: replica_samples(&view, &snapshot, now),
+            queued: queue_samples(&view, &snapshot),
+            retries_in_flight: snapshot.retries_in_flight,
+            oldest_queued_s: oldest_queued,
+            oldest_running_s: oldest_running,
+        }
+    }
+
+    /// Has a replica probed, in full, as soon as may be.
+    pub fn probe_soon(&self, id: ReplicaId) {
+        self.urgent.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(id);
+        self.wake.notify_one();
+    }
+
+    /// What [`Fleet::probe_soon`] has gathered.
+    pub(super) fn take_urgent(&self) -> BTreeSet<ReplicaId> {
+        std::mem::take(&mut *self.urgent.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    /// The number of what stands between us and this address.
+    pub(super) fn relay(&self, url: &ReplicaUrl) -> RelayId {
+        let mut relays = self.relays.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let next = RelayId(u32::try_from(relays.len()).unwrap_or(u32::MAX));
+        *relays.entry(url.relay()).or_insert(next)
+    }
+}
+
+fn replica_samples(view: &View, snapshot: &Snapshot, now: u64) -> Vec<ReplicaSample> {
+    let sample = |state: &scheduler::ReplicaView| {
+        let replica = view.replicas.get(&state.replica)?;
+        let facts = replica.facts();
+        Some(ReplicaSample {
+            label: Arc::clone(&replica.label),
+            models: facts.models.iter().map(|model| Arc::clone(&model.name)).collect(),
+            state: state.state.name(),
+            slots: state.usable_slots.into(),
+            busy: u32::try_from(state.running.len()).unwrap_or(u32::MAX),
+            prefill_rate: state.prefill_rate,
+            decode_rate: state.decode_rate,
+            expiry_s: replica.stated.expires_at.map(|at| at as f64 - now as f64),
+        })
+    };
+    snapshot.replicas.iter().filter_map(sample).collect()
+}
+
+fn queue_samples(view: &View, snapshot: &Snapshot) -> Vec<QueueSample> {
+    let sample = |(&(model, class), &waiting): (&(ModelId, scheduler::Class), &usize)| {
+        Some(QueueSample { model: view.models.name(model)?, class, waiting })
+    };
+    snapshot.queued.iter().filter_map(sample).collect()
+}

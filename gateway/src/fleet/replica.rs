@@ -1,0 +1,312 @@
+//! One replica: what was stated, what was found, what happened.
+//!
+//! Stated things change rarely and replace the whole value; found things and the past live behind it and survive that,
+//! so a request that holds an `Arc<Replica>` always sees one consistent statement.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use scheduler::{ChangeReason, ModelId, RelayId, ReplicaId, ReplicaSpec, ReplicaState, RouteSet};
+use store::{ReplicaRecord, ReplicaSecret, ReplicaSource, StatedFields};
+
+use super::{dialect::Dialect, finding::Finding, probe::Learned, url::ReplicaUrl};
+use crate::{
+    config::{Moment, Secret, StatedModels, StatedReplica},
+    upstream::Endpoint,
+};
+
+/// State changes kept per replica: enough to see a pattern, few enough for 5,000 replicas.
+const HISTORY: usize = 20;
+
+/// Slots of a replica that neither says nor is said to have more: the large models take one request at a time.
+pub(super) const DEFAULT_SLOTS: u16 = 1;
+
+/// What the operator says about a replica. What it leaves open is found by probing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stated {
+    /// Its models.
+    pub models: StatedModels,
+    /// Concurrent requests it takes.
+    pub slots: Option<u16>,
+    /// Tokens that prompt and answer of one slot must fit.
+    pub context_tokens: Option<u32>,
+    /// Sent to it as a bearer token.
+    pub key: Option<Secret>,
+    /// The engine.
+    pub dialect: Option<Dialect>,
+    /// Free words for operators.
+    pub labels: BTreeMap<String, String>,
+    /// The end of its deployment, in seconds since 1970.
+    pub expires_at: Option<u64>,
+    /// What it costs.
+    pub cost_acu_per_day: Option<f64>,
+}
+
+impl Stated {
+    /// From what was kept. A dialect that this program does not know is found by probing.
+    pub(super) fn from_record(fields: &StatedFields, key: Option<&ReplicaSecret>) -> Self {
+        Self {
+            models: StatedModels(fields.models.clone()),
+            slots: fields.slots,
+            context_tokens: fields.context_tokens,
+            key: key.map(|key| Secret::new(key.0.clone())),
+            dialect: fields.dialect.as_deref().and_then(Dialect::by_name),
+            labels: fields.labels.clone(),
+            expires_at: fields.expires_at,
+            cost_acu_per_day: fields.cost_acu_per_day,
+        }
+    }
+
+    /// As it is kept.
+    pub(super) fn fields(&self) -> StatedFields {
+        StatedFields {
+            models: self.models.0.clone(),
+            slots: self.slots,
+            context_tokens: self.context_tokens,
+            dialect: self.dialect.map(|dialect| dialect.name().to_owned()),
+            labels: self.labels.clone(),
+            expires_at: self.expires_at,
+            cost_acu_per_day: self.cost_acu_per_day,
+        }
+    }
+
+    /// Its credential as it is kept.
+    pub(super) fn secret(&self) -> Option<ReplicaSecret> {
+        self.key.as_ref().map(|key| ReplicaSecret(key.reveal().to_owned()))
+    }
+}
+
+impl From<&StatedReplica> for Stated {
+    fn from(replica: &StatedReplica) -> Self {
+        Self {
+            models: replica.models.clone(),
+            slots: replica.slots,
+            context_tokens: replica.context_tokens,
+            key: replica.api_key.clone(),
+            dialect: replica.dialect.and_then(|dialect| Dialect::by_name(dialect.name())),
+            labels: replica.labels.clone(),
+            expires_at: replica.expires_at.map(Moment::unix_seconds),
+            cost_acu_per_day: replica.cost_acu_per_day,
+        }
+    }
+}
+
+/// A model that a replica serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServedModel {
+    /// Its number in the scheduler.
+    pub id: ModelId,
+    /// The clients' name.
+    pub name: Arc<str>,
+    /// The replica's own name.
+    pub own: Arc<str>,
+}
+
+/// What is known about a replica now, by statement or by probe.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts {
+    /// The engine, once known.
+    pub dialect: Option<Dialect>,
+    /// What the engine calls its build.
+    pub build: Option<String>,
+    /// Its models; empty until known.
+    pub models: Vec<ServedModel>,
+    /// Its routes.
+    pub routes: RouteSet,
+    /// Concurrent requests it takes.
+    pub slots: u16,
+    /// Tokens that prompt and answer of one slot must fit.
+    pub context_tokens: Option<u32>,
+}
+
+/// A change of state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transition {
+    /// Milliseconds since 1970.
+    pub at_ms: u64,
+    /// Before.
+    pub from: ReplicaState,
+    /// Then.
+    pub to: ReplicaState,
+    /// Why.
+    pub why: ChangeReason,
+    /// What the last probe had found, if that was the reason.
+    pub detail: Option<String>,
+}
+
+/// The last probe.
+#[derive(Clone, Debug)]
+pub struct LastProbe {
+    /// Milliseconds since 1970, when it ended.
+    pub at_ms: u64,
+    /// How long it took.
+    pub took: Duration,
+    /// What it found.
+    pub finding: Finding,
+}
+
+/// What happened to a replica.
+#[derive(Clone, Debug)]
+pub struct Past {
+    /// Where it stands.
+    pub state: ReplicaState,
+    /// The last changes, oldest first.
+    pub history: VecDeque<Transition>,
+    /// The last probe.
+    pub probe: Option<LastProbe>,
+    /// An operator drains it.
+    pub draining: bool,
+    /// It goes away once it is empty.
+    pub leaving: bool,
+    /// Milliseconds since 1970 when it came.
+    pub added_ms: u64,
+    /// What the last full probe learned.
+    pub(super) learned: Option<Learned>,
+    /// Why what was learned does not fit what is stated.
+    pub(super) mismatch: Option<Finding>,
+    /// What the scheduler was told last.
+    pub(super) told: Option<ReplicaSpec>,
+}
+
+impl Past {
+    fn new(now_ms: u64) -> Self {
+        Self {
+            state: ReplicaState::Joining,
+            history: VecDeque::new(),
+            probe: None,
+            draining: false,
+            leaving: false,
+            added_ms: now_ms,
+            learned: None,
+            mismatch: None,
+            told: None,
+        }
+    }
+
+    /// Notes a change of state; the oldest is forgotten.
+    pub(super) fn note(&mut self, transition: Transition) {
+        self.state = transition.to;
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(transition);
+    }
+}
+
+/// A phone that serves at one address.
+pub struct Replica {
+    /// Its number in the scheduler, never used again.
+    pub id: ReplicaId,
+    /// Its number in the store. Another one once it was removed and added again before it had emptied.
+    pub(super) record: u32,
+    /// Unique in the pool: the stated name, or made of the host. In metrics, logs and `x-huntgroup-replica`.
+    pub label: Arc<str>,
+    /// Where it is.
+    pub url: ReplicaUrl,
+    /// The connections to it.
+    pub endpoint: Arc<Endpoint>,
+    /// Sent to it as a bearer token.
+    pub key: Option<Secret>,
+    /// Where it comes from.
+    pub source: ReplicaSource,
+    /// What the operator says.
+    pub stated: Stated,
+    /// What it is reached through.
+    pub relay: RelayId,
+    facts: Arc<ArcSwap<Facts>>,
+    past: Arc<Mutex<Past>>,
+}
+
+impl Replica {
+    pub(super) fn new(record: &ReplicaRecord, url: ReplicaUrl, relay: RelayId) -> Self {
+        let stated = Stated::from_record(&record.stated, record.api_key.as_ref());
+        let facts = Facts { slots: stated.slots.unwrap_or(DEFAULT_SLOTS), ..Facts::default() };
+        Self {
+            id: ReplicaId(record.id),
+            record: record.id,
+            label: record.name.as_str().into(),
+            endpoint: Arc::new(Endpoint::new(url.tls(), &url.host(), url.port())),
+            url,
+            key: stated.key.clone(),
+            source: record.source,
+            stated,
+            relay,
+            facts: Arc::new(ArcSwap::from_pointee(facts)),
+            past: Arc::new(Mutex::new(Past::new(record.created.0))),
+        }
+    }
+
+    /// The same replica with other statements: its connections, facts and past are shared.
+    pub(super) fn restated(&self, record: &ReplicaRecord) -> Self {
+        let stated = Stated::from_record(&record.stated, record.api_key.as_ref());
+        Self {
+            id: self.id,
+            record: record.id,
+            label: if *self.label == *record.name { Arc::clone(&self.label) } else { record.name.as_str().into() },
+            url: self.url.clone(),
+            endpoint: Arc::clone(&self.endpoint),
+            key: stated.key.clone(),
+            source: record.source,
+            stated,
+            relay: self.relay,
+            facts: Arc::clone(&self.facts),
+            past: Arc::clone(&self.past),
+        }
+    }
+
+    /// What is known now.
+    pub fn facts(&self) -> Arc<Facts> {
+        self.facts.load_full()
+    }
+
+    pub(super) fn set_facts(&self, facts: Facts) {
+        self.facts.store(Arc::new(facts));
+    }
+
+    /// The replica's own name for a model; `None` if it does not serve it.
+    pub fn model_name(&self, model: ModelId) -> Option<Arc<str>> {
+        self.facts.load().models.iter().find(|served| served.id == model).map(|served| Arc::clone(&served.own))
+    }
+
+    /// The engine, once known.
+    pub fn dialect(&self) -> Option<Dialect> {
+        self.facts.load().dialect.or(self.stated.dialect)
+    }
+
+    /// Its routes; empty until known.
+    pub fn routes(&self) -> RouteSet {
+        self.facts.load().routes
+    }
+
+    /// The replica's bearer token, if it needs one.
+    pub fn bearer(&self) -> Option<&str> {
+        self.key.as_ref().map(Secret::reveal)
+    }
+
+    /// What happened so far. Held only to read or write it: never across an await.
+    pub fn past(&self) -> MutexGuard<'_, Past> {
+        // Plain data, valid after every assignment.
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the scheduler gives it work, as far as its last change says.
+    pub fn takes_work(&self) -> bool {
+        matches!(self.past().state, ReplicaState::Ready | ReplicaState::Suspect | ReplicaState::Probation)
+    }
+
+    /// As the scheduler sees it.
+    pub(super) fn spec(&self) -> ReplicaSpec {
+        let facts = self.facts.load();
+        ReplicaSpec {
+            models: facts.models.iter().map(|served| served.id).collect(),
+            routes: facts.routes,
+            slots: self.stated.slots.unwrap_or(facts.slots).max(1),
+            context_tokens: self.stated.context_tokens.or(facts.context_tokens),
+            relay: self.relay,
+        }
+    }
+}

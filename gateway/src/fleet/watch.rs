@@ -1,0 +1,324 @@
+//! The background task: probes spread over time, and what the scheduler wants done to the pool.
+//!
+//! One task keeps one list of due times. A replica's next probe is set when the last one ended, an interval later by a
+//! jitter of its own, so a pool that came up together drifts apart; at most [`MAX_PROBES`] run at once. A replica that
+//! is out is left alone until the scheduler asks. Rejected: a timer per replica, and a sweep that asks all at once.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+    time::Duration,
+};
+
+use scheduler::{ChangeReason, Event, ReplicaId, ReplicaState, Timestamp};
+use tokio::task::JoinSet;
+
+use super::{
+    feed::PoolChange,
+    finding::Finding,
+    pool::Fleet,
+    probe::{Probed, Question, probe},
+    replica::{LastProbe, Replica, Transition},
+};
+use crate::{clock, dispatch::FleetEffect, shutdown::Stop};
+
+/// Probes under way at once. 32: a pool of 1,000 whose every probe times out after 5 s is still through in 160 s, and a
+/// healthy one in 3 s; few enough not to look like a flood to the relay.
+const MAX_PROBES: usize = 32;
+/// First probes of a pool that comes up together are spread over this much per replica, and at most [`SPREAD_MAX`].
+const SPREAD_PER_REPLICA: Duration = Duration::from_millis(10);
+/// See [`SPREAD_PER_REPLICA`]. 2 s: what an operator who starts the gateway will wait.
+const SPREAD_MAX: Duration = Duration::from_secs(2);
+/// Models, slots and routes of an idle, healthy replica are asked for again after this long: it may have been
+/// redeployed without our noticing, but they hardly ever change.
+const FULL_EVERY: Duration = Duration::from_secs(300);
+/// Questions of a full probe answered one after the other; no probe takes longer than this many limits.
+const MAX_LIMITS: u32 = 4;
+
+/// Which replica is due when.
+#[derive(Default)]
+struct Agenda {
+    by_time: BTreeSet<(Timestamp, ReplicaId)>,
+    due: HashMap<ReplicaId, Timestamp>,
+}
+
+impl Agenda {
+    /// At `at`, or when it already was due if that is earlier.
+    fn by(&mut self, id: ReplicaId, at: Timestamp) {
+        match self.due.get(&id) {
+            Some(earlier) if *earlier <= at => {}
+            _ => {
+                self.forget(id);
+                self.due.insert(id, at);
+                self.by_time.insert((at, id));
+            }
+        }
+    }
+
+    fn forget(&mut self, id: ReplicaId) {
+        if let Some(at) = self.due.remove(&id) {
+            self.by_time.remove(&(at, id));
+        }
+    }
+
+    fn next(&self) -> Timestamp {
+        self.by_time.first().map_or(Timestamp::NEVER, |(at, _)| *at)
+    }
+
+    fn take_due(&mut self, now: Timestamp) -> Option<ReplicaId> {
+        let (at, id) = *self.by_time.first()?;
+        if at > now {
+            return None;
+        }
+        self.forget(id);
+        Some(id)
+    }
+}
+
+/// A probe that has ended.
+struct Done {
+    id: ReplicaId,
+    full: bool,
+    took: Duration,
+    probed: Probed,
+}
+
+#[derive(Default)]
+struct Watch {
+    agenda: Agenda,
+    running: JoinSet<Done>,
+    asked: HashSet<ReplicaId>,
+    /// When everything was last asked of a replica.
+    full_at: HashMap<ReplicaId, Timestamp>,
+    /// Feeds the jitter.
+    count: u64,
+}
+
+impl Fleet {
+    /// Keeps the pool's state true until `stop`: probes, and performs what the scheduler decides about replicas.
+    pub async fn run(self: Arc<Self>, mut stop: Stop) {
+        let mut watch = Watch::default();
+        loop {
+            let (next, may_start) = (watch.agenda.next(), watch.running.len() < MAX_PROBES);
+            tokio::select! {
+                () = stop.wait() => return,
+                effects = self.dispatcher.fleet_effects() => {
+                    for effect in effects {
+                        self.perform(effect, &mut watch).await;
+                    }
+                }
+                Some(done) = watch.running.join_next() => self.finish(done, &mut watch).await,
+                () = self.wake.notified() => {
+                    for id in self.take_urgent() {
+                        watch.full_at.remove(&id);
+                        watch.agenda.by(id, clock::now());
+                    }
+                }
+                () = tokio::time::sleep_until(clock::instant(next)), if may_start => {}
+            }
+            self.start_due(&mut watch);
+        }
+    }
+
+    async fn perform(&self, effect: FleetEffect, watch: &mut Watch) {
+        match effect {
+            FleetEffect::Probe(id) => {
+                let Some(replica) = self.replica(id) else { return };
+                let wait = match replica.past().state {
+                    ReplicaState::Joining => self.first_wait(&replica),
+                    _ => Duration::ZERO,
+                };
+                watch.agenda.by(id, clock::now() + wait);
+            }
+            FleetEffect::Changed { replica, from, to, why } => self.note_change(replica, from, to, why),
+            FleetEffect::Drained(id) => self.drained(id).await,
+        }
+    }
+
+    /// A moment of its own for the first probe of each replica.
+    fn first_wait(&self, replica: &Replica) -> Duration {
+        let pool = u32::try_from(self.view.load().replicas.len()).unwrap_or(u32::MAX);
+        SPREAD_PER_REPLICA.saturating_mul(pool).min(SPREAD_MAX).mul_f64(share_of(replica, 0))
+    }
+
+    fn note_change(&self, id: ReplicaId, from: ReplicaState, to: ReplicaState, why: ChangeReason) {
+        let Some(replica) = self.replica(id) else { return };
+        let detail = {
+            let mut past = replica.past();
+            let seen = past.probe.as_ref().map(|last| &last.finding).filter(|finding| **finding != Finding::Ready);
+            let by_probe = matches!(why, ChangeReason::Probe | ChangeReason::Misconfigured | ChangeReason::Loading);
+            let detail = seen.filter(|_| by_probe).map(Finding::to_string);
+            past.note(Transition { at_ms: now_ms(), from, to, why, detail: detail.clone() });
+            detail
+        };
+        self.telemetry.replica_changed(&replica.label, to.name(), why.name());
+        let (label, why_name) = (&*replica.label, why.name());
+        let detail_text = detail.as_deref().unwrap_or_default();
+        match to {
+            ReplicaState::Out | ReplicaState::Misconfigured => {
+                tracing::warn!(
+                    replica = label,
+                    from = from.name(),
+                    to = to.name(),
+                    why = why_name,
+                    detail = detail_text,
+                    "replica changed"
+                );
+            }
+            _ => tracing::info!(
+                replica = label,
+                from = from.name(),
+                to = to.name(),
+                why = why_name,
+                detail = detail_text,
+                "replica changed"
+            ),
+        }
+        self.feed.send(id, &replica.label, PoolChange::State { from, to, why, detail });
+    }
+
+    fn start_due(&self, watch: &mut Watch) {
+        let now = clock::now();
+        while watch.running.len() < MAX_PROBES
+            && let Some(id) = watch.agenda.take_due(now)
+        {
+            let Some(replica) = self.replica(id) else {
+                watch.full_at.remove(&id);
+                continue;
+            };
+            if watch.asked.contains(&id) {
+                continue; // Its answer is on the way.
+            }
+            match self.depth(&replica, watch.full_at.get(&id).copied(), now) {
+                Some(full) => self.start(replica, full, watch),
+                None => watch.agenda.by(id, now + self.settings.load().health.interval),
+            }
+        }
+    }
+
+    /// Whether to ask for everything; `None`: not to ask at all now.
+    fn depth(&self, replica: &Replica, full_at: Option<Timestamp>, now: Timestamp) -> Option<bool> {
+        let view = self.dispatcher.replica(replica.id)?;
+        if view.state == ReplicaState::Out && view.penalty_until.is_some_and(|until| until > now) {
+            return None;
+        }
+        let facts = replica.facts();
+        if facts.dialect.is_none() || facts.models.is_empty() {
+            return Some(true);
+        }
+        let is_well = matches!(
+            view.state,
+            ReplicaState::Ready | ReplicaState::Suspect | ReplicaState::Probation | ReplicaState::Draining
+        );
+        let is_known = full_at.is_some_and(|at| now.since(at) < FULL_EVERY);
+        Some(view.running.is_empty() && !(is_well && is_known))
+    }
+
+    fn start(&self, replica: Arc<Replica>, full: bool, watch: &mut Watch) {
+        watch.asked.insert(replica.id);
+        let limit = self.settings.load().health.timeout;
+        let upstream = Arc::clone(&self.upstream);
+        watch.running.spawn(async move {
+            let began = clock::now();
+            let question = Question {
+                endpoint: &replica.endpoint,
+                key: replica.bearer(),
+                dialect: replica.dialect(),
+                dialect_stated: replica.stated.dialect.is_some(),
+                models_stated: !replica.stated.models.0.is_empty(),
+                full,
+                limit,
+            };
+            let probed = tokio::time::timeout(limit * MAX_LIMITS, probe(&upstream, question)).await;
+            let dialect = question.dialect;
+            let probed = probed.unwrap_or(Probed { finding: Finding::TimedOut, dialect, learned: None });
+            Done { id: replica.id, full, took: clock::now() - began, probed }
+        });
+    }
+
+    async fn finish(&self, done: Result<Done, tokio::task::JoinError>, watch: &mut Watch) {
+        let Done { id, full, took, probed } = match done {
+            Ok(done) => done,
+            Err(error) => {
+                // A bug, not the phone: its number is lost with the task, so all outstanding ones are asked again.
+                tracing::error!(%error, "a probe panicked");
+                let lost: Vec<_> = watch.asked.drain().collect();
+                for id in lost {
+                    watch.agenda.by(id, clock::now() + self.settings.load().health.interval);
+                }
+                return;
+            }
+        };
+        watch.asked.remove(&id);
+        let Some(replica) = self.replica(id) else { return };
+        let finding = self.take_in(&replica, probed).await;
+        if full && finding == Finding::Ready {
+            watch.full_at.insert(id, clock::now());
+        } else if full {
+            watch.full_at.remove(&id);
+        }
+        if matches!(finding, Finding::Unreachable(_)) {
+            replica.endpoint.close_idle();
+        }
+        tracing::debug!(replica = &*replica.label, took_ms = took.as_millis(), %finding, "probed");
+        let report = finding.report();
+        replica.past().probe = Some(LastProbe { at_ms: now_ms(), took, finding });
+        if let Some(report) = report {
+            self.dispatcher.handle(Event::ReplicaReported { replica: id, report });
+        }
+        watch.count += 1;
+        let wait = self.pause(&replica, report_missing(&replica), watch.count);
+        watch.agenda.by(id, clock::now() + wait);
+    }
+
+    /// Until the next probe of this replica.
+    fn pause(&self, replica: &Replica, not_asked: bool, count: u64) -> Duration {
+        let interval = self.settings.load().health.interval;
+        let state = self.dispatcher.replica(replica.id).map(|view| view.state);
+        let base = match state {
+            _ if not_asked => Duration::from_secs(1).min(interval),
+            Some(ReplicaState::Joining | ReplicaState::Loading) => interval / 2,
+            // An operator has to act, and the gateway hears of it when he does it here.
+            Some(ReplicaState::Misconfigured) => interval * 3,
+            _ => interval,
+        };
+        base.mul_f64(0.9 + 0.2 * share_of(replica, count))
+    }
+}
+
+fn report_missing(replica: &Replica) -> bool {
+    replica.past().probe.as_ref().is_some_and(|last| last.finding.report().is_none())
+}
+
+/// A number from 0 to 1 that is this replica's own, and another one for each `count`.
+fn share_of(replica: &Replica, count: u64) -> f64 {
+    let mut hasher = DefaultHasher::new();
+    (&replica.url, count).hash(&mut hasher);
+    (hasher.finish() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// Milliseconds since 1970.
+pub(super) fn now_ms() -> u64 {
+    u64::try_from(clock::unix().as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_is_due_once_at_its_earliest_time() {
+        let mut agenda = Agenda::default();
+        let at = |seconds| Timestamp::ZERO + Duration::from_secs(seconds);
+        agenda.by(ReplicaId(1), at(10));
+        agenda.by(ReplicaId(2), at(7));
+        agenda.by(ReplicaId(1), at(5));
+        agenda.by(ReplicaId(1), at(20));
+        assert_eq!(agenda.next(), at(5));
+        assert_eq!(agenda.take_due(at(6)), Some(ReplicaId(1)));
+        assert_eq!(agenda.take_due(at(6)), None);
+        assert_eq!(agenda.take_due(at(60)), Some(ReplicaId(2)));
+        assert_eq!(agenda.next(), Timestamp::NEVER);
+    }
+}
