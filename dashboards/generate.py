@@ -19,6 +19,8 @@ DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 FAILED = "no_capacity|queue_full|overloaded|deadline_exceeded|upstream_error|draining|internal_error|panic"
 # States in which a replica gets new work.
 SERVING = "ready|suspect|probation"
+# Ends of attempts that say nothing against their replica.
+NOT_ITS_FAULT = "ok|client_gone|panic|cancelled|local|request_fault|context_exceeded"
 
 OF_MODEL = 'model=~"$model"'
 OF_REQUEST = 'model=~"$model",class=~"$class"'
@@ -169,7 +171,7 @@ def overview():
 
 def fleet():
     top = "topk(10, {})".format
-    failed = f'sum by (replica) (rate(huntgroup_attempts_total{{{OF_REPLICA},outcome!~"ok|client_gone|rejected"}}[15m]))'
+    failed = f'sum by (replica) (rate(huntgroup_attempts_total{{{OF_REPLICA},outcome!~"{NOT_ITS_FAULT}"}}[15m]))'
     tried = f"sum by (replica) (rate(huntgroup_attempts_total{{{OF_REPLICA}}}[15m]))"
     columns = {
         "busy": f'sum by (replica) (huntgroup_replica_slots{{{OF_REPLICA},state="busy"}})',
@@ -177,7 +179,7 @@ def fleet():
         "reads, tokens/s": f"max by (replica) (huntgroup_replica_prefill_tokens_per_second{{{OF_REPLICA}}})",
         "writes, tokens/s": f"max by (replica) (huntgroup_replica_decode_tokens_per_second{{{OF_REPLICA}}})",
         "attempts, 1 h": f"sum by (replica) (increase(huntgroup_attempts_total{{{OF_REPLICA}}}[1h]))",
-        "failed, 1 h": f'sum by (replica) (increase(huntgroup_attempts_total{{{OF_REPLICA},outcome!="ok"}}[1h]))',
+        "failed, 1 h": f'sum by (replica) (increase(huntgroup_attempts_total{{{OF_REPLICA},outcome!~"{NOT_ITS_FAULT}"}}[1h]))',
         "state changes, 1 h": f"sum by (replica) (increase(huntgroup_replica_state_changes_total{{{OF_REPLICA}}}[1h]))",
         "seconds to expiry": f"min by (replica) (huntgroup_replica_seconds_to_expiry{{{OF_REPLICA}}})",
     }

@@ -15,6 +15,8 @@ use serde_json::Value;
 
 const DASHBOARDS: [&str; 2] = ["dashboards/overview.json", "dashboards/fleet.json"];
 const ALERTS: &str = "dashboards/alerts.yaml";
+/// Run by promtool in `gateway/tests/e2e/test_prometheus.py`.
+const STORIES: &str = "dashboards/alerts_test.yaml";
 const RUNBOOK: &str = "gateway/docs/runbook.md";
 const METRICS: &str = "gateway/docs/metrics.md";
 
@@ -373,11 +375,17 @@ fn every_alert_has_its_runbook_section_and_every_section_its_alert() {
     let sections = headings(&runbook, "##");
     let alerts = alerts();
     assert!(alerts.len() >= 10, "the rules were not read: {alerts:?}");
+    let stories = read(STORIES);
     let names: Vec<_> = alerts.iter().map(|alert| alert.name.clone()).collect();
     assert_eq!(names, sections, "alerts and sections, in the same order");
     for alert in &alerts {
         assert_eq!(alert.runbook, format!("{RUNBOOK}#{}", anchor(&alert.name)), "{}", alert.name);
         assert!(alert.summary.ends_with('.'), "{} has no summary", alert.name);
+        assert!(
+            stories.contains(&format!("- alertname: {}\n", alert.name)),
+            "{} has no story in {STORIES}",
+            alert.name
+        );
         assert!(["{severity: critical}", "{severity: warning}"].contains(&alert.severity.as_str()), "{alert:?}");
     }
     for section in runbook.split("\n## ").skip(1) {

@@ -111,7 +111,7 @@ metrics! {
     ATTEMPTS = "huntgroup_attempts_total", Counter, ["replica", "outcome"], Operator,
         "Attempts that ended on a replica, by how.";
     FAILOVERS = "huntgroup_failovers_total", Counter, ["phase", "reason"], Operator,
-        "Attempts that failed before the client saw content and sent their request to another replica, by phase (connect, head, body).";
+        "Attempts that failed before the client saw content, so that their request asked for another replica, by phase (connect, head, body).";
     RETRIES_IN_FLIGHT = "huntgroup_retries_in_flight", Gauge, [], Debugging,
         "Running attempts that are not their request's first; the retry budget bounds them.";
     WASTED_SLOT_SECONDS = "huntgroup_wasted_slot_seconds_total", Counter, ["reason"], Operator,
