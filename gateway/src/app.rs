@@ -1,1 +1,292 @@
-//! (being written)
+//! The composition root: builds every part from the configuration, hands each what it needs, and owns the order in which
+//! things start and stop. The only module that sees everything.
+
+mod reload;
+mod signals;
+
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use pingora::{
+    server::{RunArgs, Server, ShutdownWatch, configuration::{Opt, ServerConf}},
+    services::background::{BackgroundService, background_service},
+};
+use store::Store;
+
+pub use self::reload::{ReloadError, Reloader};
+use self::signals::Signals;
+use crate::{
+    admin,
+    auth::{AuthSetupError, Authenticator},
+    clock,
+    config::{Config, Overrides},
+    dispatch::Dispatcher,
+    fleet::Fleet,
+    listener::{Certificate, CertificateError, Door},
+    pipeline::Gateway,
+    ratelimit::Limiter,
+    shutdown::Tasks,
+    telemetry::{Telemetry, TelemetryOptions},
+    upstream::{TlsError, Upstream},
+};
+
+/// The last frames of an HTTP/2 stream are only queued when its request ends; they get this long to leave.
+const LINGER: Duration = Duration::from_millis(300);
+/// Background tasks get this long to end.
+const TASKS_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the command line adds to the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Where the configuration came from; a reload reads it again.
+    pub config_path: Option<PathBuf>,
+    /// Flags that win over the file.
+    pub overrides: Overrides,
+    /// Take the listeners over from the running process.
+    pub upgrade: bool,
+}
+
+/// Why the gateway could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// An address can't be listened on.
+    #[error("{what} {address}: {source}")]
+    Listen {
+        /// The key in the configuration.
+        what: &'static str,
+        /// Its value.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The store.
+    #[error("store: {0}")]
+    Store(#[from] store::StoreError),
+    /// The keys in configuration and store.
+    #[error(transparent)]
+    Auth(#[from] AuthSetupError),
+    /// TLS towards replicas.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// TLS towards clients.
+    #[error("server.tls_cert: {0}")]
+    Certificate(#[from] CertificateError),
+    /// The transport.
+    #[error("listener: {0}")]
+    Transport(Box<pingora::Error>),
+    /// The process id file.
+    #[error("server.pid_file {0}: {1}")]
+    PidFile(PathBuf, std::io::Error),
+    /// An upgrade needs to know whom to take over from.
+    #[error("--upgrade: {0}")]
+    Upgrade(&'static str),
+}
+
+/// Runs until a signal ends it. Blocks the calling thread.
+pub fn run(config: Config, options: Options) -> Result<(), AppError> {
+    let parts = Parts::build(&config, options.clone())?;
+    let mut server = Server::new_with_opt_and_conf(opt(&options), server_conf(&config));
+    let door = Door::new(Arc::clone(&parts.gateway), clock::unix().as_nanos() as u64);
+    let public = door.service(&config.server.listen, &config.server.tls_listen, parts.certificate.clone());
+    server.add_service(public.map_err(AppError::Transport)?);
+    let shown = parts.shown(&config);
+    let signals = Signals::new(config.server.upgrade_socket.clone());
+    server.add_service(background_service("beside", Beside { parts: tokio::sync::Mutex::new(Some(parts)) }));
+    if options.upgrade {
+        signals::call_predecessor(&config)?;
+    }
+    server.bootstrap();
+    if let Some(path) = &config.server.pid_file {
+        std::fs::write(path, format!("{}\n", std::process::id())).map_err(|e| AppError::PidFile(path.clone(), e))?;
+    }
+    tracing::info!("{shown}");
+    server.run(RunArgs { shutdown_signal: Box::new(signals) });
+    Ok(())
+}
+
+fn opt(options: &Options) -> Opt {
+    Opt { upgrade: options.upgrade, ..Opt::default() }
+}
+
+fn server_conf(config: &Config) -> ServerConf {
+    let mut conf = ServerConf::default();
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    conf.threads = config.server.threads.unwrap_or(cores);
+    // Sleeping the grace period out is not how we drain: `Beside` leaves when nothing is in flight. This is the bound.
+    conf.grace_period_seconds = Some(config.server.drain_limit.as_secs() + 60);
+    conf.graceful_shutdown_timeout_seconds = Some(1);
+    if let Some(socket) = &config.server.upgrade_socket {
+        conf.upgrade_sock = socket.display().to_string();
+    }
+    conf
+}
+
+/// Everything that runs beside the public listener.
+struct Parts {
+    gateway: Arc<Gateway>,
+    certificate: Option<Arc<Certificate>>,
+    admin: TcpListener,
+    state: admin::AppState,
+    reloader: Arc<Reloader>,
+}
+
+impl Parts {
+    fn build(config: &Config, options: Options) -> Result<Self, AppError> {
+        if !options.upgrade {
+            for address in config.server.listen.iter().chain(&config.server.tls_listen) {
+                can_listen(*address)?;
+            }
+        }
+        let admin = admin_listener(config.admin.listen)?;
+        let store = Arc::new(Store::open(&config.store.path)?);
+        let telemetry = Telemetry::new(TelemetryOptions {
+            access_log: config.telemetry.access_log,
+            version: env!("CARGO_PKG_VERSION"),
+        });
+        let upstream = Arc::new(Upstream::new(&config.pool)?);
+        let dispatcher = Arc::new(Dispatcher::new(config.scheduler(), seed()));
+        let fleet = Fleet::new(
+            config,
+            Arc::clone(&dispatcher),
+            Arc::clone(&upstream),
+            Arc::clone(&telemetry),
+            Arc::clone(&store),
+        );
+        let auth = Arc::new(Authenticator::new(config, &store)?);
+        let limiter = Arc::new(Limiter::new());
+        let certificate = match (&config.server.tls_cert, &config.server.tls_key) {
+            (Some(certificate), Some(key)) => Some(Arc::new(Certificate::load(certificate, key)?)),
+            _ => None,
+        };
+        let gateway = Arc::new(Gateway::new(
+            config.clone(),
+            dispatcher,
+            Arc::clone(&fleet),
+            Arc::clone(&auth),
+            limiter,
+            Arc::clone(&telemetry),
+            upstream,
+        ));
+        let sampled = Arc::clone(&fleet);
+        telemetry.set_pool_source(Box::new(move || sampled.sample()));
+        let reloader = Arc::new(Reloader::new(Arc::clone(&gateway), certificate.clone(), Arc::clone(&store), options));
+        let state = admin::AppState {
+            fleet,
+            auth,
+            store,
+            telemetry,
+            live: Arc::clone(&gateway.live),
+            dispatcher: Arc::clone(&gateway.dispatcher),
+            in_flight: Arc::clone(&gateway.in_flight),
+            reload: Arc::clone(&reloader) as Arc<dyn admin::Reload>,
+            config: config.admin.clone(),
+        };
+        Ok(Self { gateway, certificate, admin, state, reloader })
+    }
+
+    fn shown(&self, config: &Config) -> String {
+        let list = |addresses: &[SocketAddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let tls = if config.server.tls_listen.is_empty() {
+            String::new()
+        } else {
+            format!(", TLS on {}", list(&config.server.tls_listen))
+        };
+        format!("huntgroup listens on {}{tls}; admin on {}", list(&config.server.listen), config.admin.listen)
+    }
+}
+
+/// The service of everything that is no public listener: the scheduler's timer, the fleet, the operator's listener, and
+/// the end of the process.
+struct Beside {
+    parts: tokio::sync::Mutex<Option<Parts>>,
+}
+
+#[async_trait]
+impl BackgroundService for Beside {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        let Some(parts) = self.parts.lock().await.take() else { return };
+        let tasks = Tasks::default();
+        let gateway = Arc::clone(&parts.gateway);
+        let (dispatcher, fleet) = (Arc::clone(&gateway.dispatcher), Arc::clone(&gateway.fleet));
+        let config = gateway.config().clone();
+        if let Err(error) = fleet.reconcile(&config).await {
+            tracing::error!(%error, "the stored replicas could not be read");
+        }
+        let stop = tasks.stop_signal();
+        tasks.spawn("timer", async move { dispatcher.run_timer(stop).await }).await;
+        let stop = tasks.stop_signal();
+        tasks.spawn("fleet", fleet.run(stop)).await;
+        let stop = tasks.stop_signal();
+        tasks.spawn("admin", admin::serve(parts.admin, parts.state, stop)).await;
+        let stop = tasks.stop_signal();
+        tasks.spawn("reload", signals::reload_on_hangup(Arc::clone(&parts.reloader), stop)).await;
+
+        // An error means that the server is gone, which is an end as well.
+        if shutdown.wait_for(|stopping| *stopping).await.is_err() {}
+        drain(&gateway).await;
+        tasks.stop(TASKS_LIMIT).await;
+        tracing::info!("drained; goodbye");
+        leave();
+    }
+}
+
+/// Waits until nothing is in flight, the drain limit passes, or a second signal ends the patience.
+async fn drain(gateway: &Gateway) {
+    gateway.in_flight.drain();
+    let limit = gateway.config().server.drain_limit;
+    tracing::info!(in_flight = gateway.in_flight.count(), ?limit, "draining");
+    tokio::select! {
+        () = gateway.in_flight.none() => {}
+        () = signals::second_signal() => tracing::warn!("a second signal: leaving now"),
+        () = tokio::time::sleep(limit) => {
+            tracing::warn!(in_flight = gateway.in_flight.count(), "the drain limit passed: ending what still runs");
+            gateway.live.cancel_all();
+            // The error events need a moment to go out.
+            if tokio::time::timeout(Duration::from_secs(2), gateway.in_flight.none()).await.is_err() {
+                tracing::warn!("some clients do not take their error event");
+            }
+        }
+    }
+    tokio::time::sleep(LINGER).await;
+}
+
+#[expect(clippy::disallowed_methods, reason = "pingora would sleep the whole grace period; all guards have run by now")]
+fn leave() -> ! {
+    std::process::exit(0)
+}
+
+/// Fails early and in words where pingora would panic in a task and leave the process without a listener.
+fn can_listen(address: SocketAddr) -> Result<(), AppError> {
+    let socket = || {
+        let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(1)
+    };
+    socket().map_err(|source| AppError::Listen { what: "server.listen", address, source })
+}
+
+/// The operator's listener. Its port is shared with a predecessor during an upgrade.
+fn admin_listener(address: SocketAddr) -> Result<TcpListener, AppError> {
+    let socket = || {
+        let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(128)?;
+        Ok(TcpListener::from(socket))
+    };
+    socket().map_err(|source| AppError::Listen { what: "admin.listen", address, source })
+}
+
+/// Drives every random choice of the scheduler; another one in each run.
+fn seed() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

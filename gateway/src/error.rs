@@ -112,6 +112,11 @@ impl ApiError {
         Self::Transport { status, message: message.into() }
     }
 
+    /// What a cancelled request is told while the process drains: it was the drain's limit that ended it.
+    pub fn in_a_drain(self) -> Self {
+        if matches!(self, Self::Cancelled) { Self::Draining } else { self }
+    }
+
     /// HTTP status.
     pub fn status(&self) -> u16 {
         match self {

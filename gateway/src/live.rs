@@ -64,6 +64,13 @@ impl Live {
         self.requests.get(id).inspect(|entry| entry.value().1.notify_one()).is_some()
     }
 
+    /// Ends all of them.
+    pub fn cancel_all(&self) {
+        for entry in &self.requests {
+            entry.value().1.notify_one();
+        }
+    }
+
     /// When the oldest began.
     pub fn oldest(&self) -> Option<Timestamp> {
         self.requests.iter().map(|entry| entry.value().0.started).min()

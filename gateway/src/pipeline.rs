@@ -28,7 +28,7 @@ use crate::{
     ratelimit::{Limiter, Permit},
     relay::{self, Answer, Attempt, Failed, Finished, Unfinished, head::Facts},
     request,
-    telemetry::{RequestOutcome, RequestRecord, Telemetry},
+    telemetry::{OTHER, RequestOutcome, RequestRecord, Telemetry},
     upstream::Upstream,
 };
 
@@ -113,6 +113,7 @@ impl Gateway {
             Ok(()) => record.outcome(RequestOutcome::Ok),
             Err(Stop::Interrupted(_)) => record.outcome(RequestOutcome::ClientGone),
             Err(Stop::Refused(error)) => {
+                let error = if self.in_flight.is_draining() { error.in_a_drain() } else { error };
                 record.status(error.status());
                 record.outcome(RequestOutcome::Error(error.outcome()));
                 if let ApiError::Shed { .. } | ApiError::Overloaded(_) | ApiError::Draining = error {
@@ -132,9 +133,6 @@ impl Gateway {
         record: &mut RequestRecord,
         permit: &mut Option<Permit>,
     ) -> Result<(), Stop> {
-        if self.in_flight.is_draining() {
-            return Err(ApiError::Draining.into());
-        }
         let tenant = self.authenticate(exchange)?;
         let permit = permit.insert(self.limiter.admit(&tenant)?);
         let body = exchange.read_body(admitted.framing, admitted.expects_continue).await?;
@@ -142,8 +140,10 @@ impl Gateway {
         let request = request::decode(route, body)?;
         let class = request::class(&exchange.head().headers, &request, &tenant)?;
         let deadline = request::deadline(&exchange.head().headers, exchange.started())?;
-        let model = self.fleet.resolve_model(&request.model);
-        let model = model.ok_or_else(|| ApiError::ModelNotFound { model: shown(&request.model) })?;
+        let Some(model) = self.fleet.resolve_model(&request.model) else {
+            record.identify(Arc::clone(&tenant.name), OTHER.into(), class);
+            return Err(ApiError::ModelNotFound { model: shown(&request.model) }.into());
+        };
         record.identify(Arc::clone(&tenant.name), Arc::clone(&model.name), class);
         if !tenant.may_use(&model.name) {
             return Err(ApiError::ModelNotAllowed { model: shown(&request.model) }.into());

@@ -104,7 +104,7 @@ impl Dispatcher {
 
     /// Prompt tokens per second that a replica was measured to read.
     pub fn prefill_rate(&self, replica: ReplicaId) -> Option<f64> {
-        self.lock().scheduler.speeds(replica)?.0
+        self.replica(replica)?.prefill_rate
     }
 
     /// All live requests.

@@ -21,7 +21,7 @@ use pingora::{
     apps::{HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp},
     http::ResponseHeader,
     listeners::{ListenerConfig, TcpSocketOptions, tls::TlsSettings},
-    protocols::{GetSocketDigest, TcpKeepalive, Stream, http::ServerSession, l4::stream::L4BufferSettings},
+    protocols::{Stream, TcpKeepalive, http::ServerSession, l4::stream::L4BufferSettings},
     server::ShutdownWatch,
     services::listening::Service,
 };

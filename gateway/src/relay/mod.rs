@@ -236,8 +236,7 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
             Some(timings) => Some(measured_by_engine(&timings)),
             None => usage.zip(first).map(|(usage, first)| measured_here(&usage, sent, first, ended)),
         };
-        let mut rest = Segments::default();
-        rest.push(out.split().freeze());
+        let rest = Segments::from(out.split().freeze());
         Ok(Finished { rest, timings, used: usage.as_ref().map(total) })
     }
 
@@ -266,7 +265,7 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
         let upstream = self.gateway.upstream();
         let (replica, model) = (self.replica, self.model);
         let body = || request.upstream_body(&UpstreamRewrite { model, ask_usage: true }).into();
-        let key = replica.key.as_ref().map(config::Secret::expose);
+        let key = replica.key.as_ref().map(config::Secret::reveal);
         let sending = upstream.post(&replica.endpoint, request.route.path(), key, request.stream, body);
         let reply = self.wait(exchange, deadline, SoftFailure::NoFirstToken, sending).await?;
         let mut reply = reply.map_err(|failure| Failed::transport(&failure))?;

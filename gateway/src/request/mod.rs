@@ -30,7 +30,7 @@ pub fn class(headers: &HeaderMap, request: &Request, tenant: &Tenant) -> Result<
         None => request.service_tier.and_then(|tier| match tier {
             ServiceTier::Priority => Some(Class::Interactive),
             ServiceTier::Flex => Some(Class::Batch),
-            ServiceTier::Default => None,
+            ServiceTier::Auto | ServiceTier::Default => None,
         }),
         Some(value) => Some(named(value.as_bytes()).ok_or(ApiError::Header {
             header: CLASS,

@@ -15,7 +15,6 @@ mod tls;
 use std::{
     future::Future,
     pin::pin,
-    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -107,8 +106,7 @@ impl Upstream {
 
     /// The same for a stream whose last event has come: its end may still be on the way, and is not waited for.
     pub fn recycle_if_ended(&self, endpoint: &Endpoint, mut reply: Reply) {
-        let mut end = pin!(reply.chunk());
-        let at_end = end.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let at_end = pin!(reply.chunk()).poll(&mut Context::from_waker(Waker::noop()));
         if matches!(at_end, Poll::Ready(Ok(None))) {
             self.recycle(endpoint, reply);
         }

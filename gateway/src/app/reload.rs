@@ -1,0 +1,81 @@
+//! A new configuration for a running process: read, compared, applied part by part. Streams and running requests feel
+//! nothing; an invalid file changes nothing.
+
+use std::sync::Arc;
+
+use scheduler::Event;
+use store::Store;
+use tokio::sync::Mutex;
+
+use super::Options;
+use crate::{
+    auth::AuthSetupError,
+    config::{self, Changes, Config, ConfigErrors},
+    listener::{Certificate, CertificateError},
+    pipeline::Gateway,
+};
+
+/// Why a reload changed nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// All mistakes of the file.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    /// The certificate that it names.
+    #[error("server.tls_cert: {0}")]
+    Certificate(#[from] CertificateError),
+    /// Its keys.
+    #[error(transparent)]
+    Auth(#[from] AuthSetupError),
+    /// The replicas could not be stored.
+    #[error("replicas: {0}")]
+    Fleet(String),
+}
+
+/// Knows where the configuration came from and whom it concerns.
+pub struct Reloader {
+    gateway: Arc<Gateway>,
+    certificate: Option<Arc<Certificate>>,
+    store: Arc<Store>,
+    options: Options,
+    /// One reload at a time.
+    running: Mutex<()>,
+}
+
+impl Reloader {
+    /// For a gateway that runs with what `options` named.
+    pub fn new(
+        gateway: Arc<Gateway>,
+        certificate: Option<Arc<Certificate>>,
+        store: Arc<Store>,
+        options: Options,
+    ) -> Self {
+        Self { gateway, certificate, store, options, running: Mutex::default() }
+    }
+
+    /// Reads the configuration again and applies what changed. `who` is for the log.
+    pub async fn reload(&self, who: &str) -> Result<Changes, ReloadError> {
+        let _one = self.running.lock().await;
+        let config = config::load(self.options.config_path.as_deref(), self.options.overrides.clone())?;
+        let changes = self.gateway.config().diff(&config);
+        // What can refuse comes first.
+        if let (Some(current), Some(certificate), Some(key)) =
+            (&self.certificate, &config.server.tls_cert, &config.server.tls_key)
+        {
+            current.reload(certificate, key)?;
+        }
+        self.gateway.auth.reconfigure(&config, &self.store)?;
+        self.apply(config).await?;
+        tracing::info!(who, "configuration reloaded");
+        Ok(changes)
+    }
+
+    async fn apply(&self, config: Config) -> Result<(), ReloadError> {
+        let gateway = &self.gateway;
+        gateway.dispatcher.handle(Event::Configured { config: config.scheduler() });
+        gateway.telemetry.set_access_log(config.telemetry.access_log);
+        gateway.fleet.reconcile(&config).await.map_err(|error| ReloadError::Fleet(error.to_string()))?;
+        gateway.reconfigure(config, None);
+        Ok(())
+    }
+}
