@@ -93,6 +93,11 @@ impl Pepper {
         digest.copy_from_slice(tag.as_ref());
         Digest(digest)
     }
+
+    /// Whether a digest is that of a key, in constant time.
+    pub fn matches(&self, key: &str, digest: &Digest) -> bool {
+        hmac::verify(&self.0, key.as_bytes(), &digest.0).is_ok()
+    }
 }
 
 impl fmt::Debug for Pepper {
@@ -136,6 +141,7 @@ mod tests {
         assert_eq!(one.digest("key"), one.digest("key"));
         assert_ne!(one.digest("key"), two.digest("key"));
         assert_ne!(one.digest("key"), one.digest("kez"));
+        assert!(one.matches("key", &one.digest("key")) && !one.matches("key", &two.digest("key")));
         // RFC 4231, test case 2.
         let expected = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
         let digest = Pepper::new(b"Jefe").digest("what do ya want for nothing?");

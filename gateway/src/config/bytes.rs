@@ -37,7 +37,7 @@ impl ByteSize {
     }
 
     /// Bytes.
-    pub const fn bytes(self) -> u64 {
+    pub const fn as_u64(self) -> u64 {
         self.0
     }
 

@@ -152,7 +152,7 @@ fn check_ranges(config: &Config, checks: &mut Checks<'_, '_>) {
         ("limits.max_buffered_bytes", config.limits.max_buffered_bytes),
     );
     checks.at_most(
-        ("server.max_body", config.server.max_body.bytes()),
+        ("server.max_body", config.server.max_body.as_u64()),
         ("scheduler.max_queued_bytes", config.scheduler.queue.max_bytes),
     );
 }

@@ -29,7 +29,7 @@ impl TenantLimits {
         v.ranged(live("requests_per_minute"), &mut self.requests_per_minute, 1..=100_000_000);
         v.ranged(live("tokens_per_minute"), &mut self.tokens_per_minute, 1..=u32::MAX);
         v.ranged(live("max_in_flight"), &mut self.max_in_flight, 1..=1_000_000);
-        v.ranged(live("max_queued"), &mut self.max_queued, 0..=1_000_000);
+        v.ranged(live("max_queued"), &mut self.max_queued, 1..=1_000_000);
     }
 }
 
