@@ -125,7 +125,7 @@ impl Found {
                     scanner.skip()?;
                 }
                 _ if name == answer_key(route) => has_answer |= holds_answer(route, &mut scanner)?,
-                _ => drop(scanner.skip()?),
+                _ => scanner.pass()?,
             }
         }
         cuts.finish(&mut self.edits, Patch::Cut);

@@ -293,12 +293,12 @@ impl<'a> Scanner<'a> {
     fn plain_run(&self, from: usize) -> Scan<usize> {
         let bytes = self.bytes();
         let near = bytes.len().min(from + SHORT);
-        for (at, &byte) in bytes.iter().enumerate().take(near).skip(from) {
+        for (n, &byte) in bytes[from..near].iter().enumerate() {
             if byte == b'"' || byte == b'\\' {
-                return Ok(at);
+                return Ok(from + n);
             }
             if byte < 0x20 {
-                return Err(JsonError { at, flaw: Flaw::Control });
+                return Err(JsonError { at: from + n, flaw: Flaw::Control });
             }
         }
         let far = memchr::memchr2(b'"', b'\\', &bytes[near..]).map_or(bytes.len(), |n| near + n);
@@ -401,6 +401,11 @@ impl<'a> Scanner<'a> {
             return Ok(false);
         }
         self.word("null").map(|()| true)
+    }
+
+    /// Steps over any value, checking all of it.
+    pub fn pass(&mut self) -> Scan<()> {
+        self.skip().map(|_| ())
     }
 
     /// Steps over any value, checking all of it. Says where it stood.
@@ -529,3 +534,6 @@ pub(crate) fn quoted(text: &str) -> Vec<u8> {
     quote(text, &mut out);
     out
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,7 +33,7 @@ impl Tally {
                 }
             }
             Kind::Object => self.count_object(scanner)?,
-            Kind::Bool | Kind::Null => drop(scanner.skip()?),
+            Kind::Bool | Kind::Null => scanner.pass()?,
         }
         Ok(())
     }

@@ -413,7 +413,7 @@ impl Facts {
             }
             Field::State | Field::Json => self.tally.count_json(scanner)?,
             Field::Text => self.tally.count(scanner)?,
-            Field::StreamOptions | Field::Private | Field::Other => drop(scanner.skip()?),
+            Field::StreamOptions | Field::Private | Field::Other => scanner.pass()?,
         }
         Ok(())
     }

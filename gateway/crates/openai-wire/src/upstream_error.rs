@@ -118,7 +118,11 @@ impl Said {
         let mut said = Self::default();
         let inner = match value.get("error").filter(|error| !error.is_null()) {
             Some(error) => error,
-            None => value.get("detail").filter(|detail| !detail.is_null()).unwrap_or(value),
+            // `response.failed` carries it inside its snapshot.
+            None => ["/response/error", "/detail"]
+                .into_iter()
+                .find_map(|place| value.pointer(place).filter(|inner| !inner.is_null()))
+                .unwrap_or(value),
         };
         // FastAPI's list of mistakes: the first says enough.
         let inner = inner.as_array().and_then(|list| list.first()).unwrap_or(inner);

@@ -120,7 +120,7 @@ impl Reported {
                     }
                 }
                 "total_tokens" => drop(reported.count(scanner, 2 * MAX_TOKENS)?),
-                _ => drop(scanner.skip()?),
+                _ => scanner.pass()?,
             }
         }
         Ok(reported)

@@ -22,7 +22,7 @@ enum Patch {
     Head(Head),
     /// A head member that was missing, with its comma.
     NewHead(Head),
-    /// A missing `index`, with its comma.
+    /// A missing `index`.
     Index(u32),
 }
 
@@ -128,7 +128,9 @@ struct Chunk {
     finish: bool,
     /// Something else that is worth sending (a role, a log probability, an unknown field).
     other: bool,
-    usage_at: Option<Range<usize>>,
+    /// It reports how far the prompt has been read.
+    progress: bool,
+    has_usage: bool,
     heads: [bool; 3],
     object: bool,
     front: usize,
@@ -161,12 +163,22 @@ impl ChatStream {
             return self.finish(ledger, out).map(|()| false);
         }
         self.edits.clear();
-        let chunk = self.scan(text, ledger)?;
+        let before = (self.roles, self.seen, self.finished);
+        let chunk = match self.scan(text, ledger) {
+            Ok(chunk) => chunk,
+            Err(error) => {
+                // A finish reason in half an event is none.
+                (self.roles, self.seen, self.finished) = before;
+                return Err(error.into());
+            }
+        };
         if chunk.error || !chunk.has_choices {
             return if chunk.error { Err(in_band(self.route, text)) } else { Ok(false) };
         }
         // A chunk of usage only is sent at the end, in our own words; progress and repeated roles are not for the client.
-        if chunk.choices == 0 || !(chunk.content || chunk.finish || chunk.other) {
+        let worth = chunk.content || chunk.finish || (chunk.other && !chunk.progress);
+        if chunk.choices == 0 || !worth {
+            self.roles = before.0;
             return Ok(false);
         }
         self.complete_head(&chunk);
@@ -249,7 +261,7 @@ impl ChatStream {
             self.edits.insert(chunk.front, Patch::Static(self.object()));
             self.edits.insert(chunk.front, Patch::Static(","));
         }
-        if self.include_usage && chunk.usage_at.is_none() {
+        if self.include_usage && !chunk.has_usage {
             self.edits.insert(chunk.end, Patch::Static(r#","usage":null"#));
         }
     }
@@ -262,6 +274,7 @@ impl ChatStream {
         chunk.front = open.start + 1;
         while let Some(key) = scanner.member(&mut open)? {
             let name = key.name.as_ref();
+            chunk.progress |= name == "prompt_progress";
             let goes = match name {
                 "usage" => !self.include_usage,
                 "timings" | "prompt_progress" | "__verbose" => true,
@@ -280,7 +293,7 @@ impl ChatStream {
                     scanner.kind()?;
                     let start = scanner.at();
                     ledger.reported.merge(Reported::read(&mut scanner)?);
-                    chunk.usage_at = Some(start..scanner.at());
+                    chunk.has_usage = true;
                     if !goes {
                         self.edits.replace(start..scanner.at(), Patch::Static("null"));
                     }
@@ -299,7 +312,7 @@ impl ChatStream {
                     chunk.error |= scanner.kind()? != Kind::Null;
                     scanner.skip()?;
                 }
-                _ => drop(scanner.skip()?),
+                _ => scanner.pass()?,
             }
             if goes {
                 cuts.drop(key.before, key.start, scanner.at(), &mut self.edits, Patch::Cut);
@@ -339,8 +352,9 @@ impl ChatStream {
     fn choice(&mut self, place: u32, scanner: &mut Scanner<'_>, chunk: &mut Chunk) -> Result<(), JsonError> {
         let mut open = scanner.object()?;
         let (mut index, mut finished, mut has_finish) = (None, false, false);
-        let mut delta = None;
+        let (mut delta, mut empty) = (None, true);
         while let Some(key) = scanner.member(&mut open)? {
+            empty = false;
             match key.name.as_ref() {
                 "index" => {
                     let range = scanner.skip()?;
@@ -356,13 +370,16 @@ impl ChatStream {
                     chunk.other |= scanner.kind()? != Kind::Null;
                     scanner.skip()?;
                 }
-                _ => drop(scanner.skip()?),
+                _ => scanner.pass()?,
             }
         }
         let index = match index {
             Some(index) => index,
             None => {
                 self.edits.insert(open.start + 1, Patch::Index(place));
+                if !empty {
+                    self.edits.insert(open.start + 1, Patch::Static(","));
+                }
                 place
             }
         };
@@ -458,11 +475,12 @@ impl ChatStream {
                         scanner.skip()?;
                     }
                     "id" if scanner.kind()? == Kind::Text => id = Some(scanner.text()?.raw),
-                    _ => drop(scanner.skip()?),
+                    _ => scanner.pass()?,
                 }
             }
             if !has_index && !empty {
                 self.edits.insert(open.start + 1, Patch::Index(self.calls.number(id)));
+                self.edits.insert(open.start + 1, Patch::Static(","));
             }
         }
         Ok(any)
@@ -508,7 +526,10 @@ fn put(out: &mut BytesMut, patch: Patch, heads: &Heads) {
             put_head(out, head, heads);
             out.put_u8(b',');
         }
-        Patch::Index(index) => out.put_slice(format!(r#""index":{index},"#).as_bytes()),
+        Patch::Index(index) => {
+            out.put_slice(br#""index":"#);
+            out.put_slice(index.to_string().as_bytes());
+        }
     }
 }
 

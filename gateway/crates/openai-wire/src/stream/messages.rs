@@ -134,7 +134,7 @@ fn scan<'a>(text: &'a str, ledger: &mut Ledger) -> Result<Event<'a>, JsonError> 
                 event.error |= scanner.kind()? != Kind::Null;
                 scanner.skip()?;
             }
-            _ => drop(scanner.skip()?),
+            _ => scanner.pass()?,
         }
     }
     scanner.finish()?;
@@ -147,7 +147,7 @@ fn message(scanner: &mut Scanner<'_>, event: &mut Event<'_>, ledger: &mut Ledger
         match key.name.as_ref() {
             "model" => event.model = Some(scanner.skip()?),
             "usage" => ledger.reported.merge(Reported::read(scanner)?),
-            _ => drop(scanner.skip()?),
+            _ => scanner.pass()?,
         }
     }
     Ok(())
@@ -160,7 +160,7 @@ fn delta(scanner: &mut Scanner<'_>, event: &mut Event<'_>) -> Result<(), JsonErr
         match key.name.as_ref() {
             "text" | "thinking" | "partial_json" if kind == Kind::Text => event.content |= !scanner.text()?.is_empty(),
             "stop_reason" if kind == Kind::Text => event.stop |= !scanner.text()?.is_empty(),
-            _ => drop(scanner.skip()?),
+            _ => scanner.pass()?,
         }
     }
     Ok(())

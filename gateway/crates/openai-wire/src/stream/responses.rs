@@ -179,7 +179,7 @@ impl ResponsesStream {
                     event.error |= kind != Kind::Null;
                     scanner.skip()?;
                 }
-                _ => drop(scanner.skip()?),
+                _ => scanner.pass()?,
             }
         }
         event.end = scanner.at() - 1;
@@ -210,7 +210,7 @@ impl ResponsesStream {
                     scanner.skip()?;
                 }
                 "usage" => ledger.reported.merge(Reported::read(scanner)?),
-                _ => drop(scanner.skip()?),
+                _ => scanner.pass()?,
             }
         }
         let comma = cuts.finish(&mut self.edits, Patch::Cut);

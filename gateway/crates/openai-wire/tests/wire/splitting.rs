@@ -1,0 +1,150 @@
+//! What the client gets never depends on how the bytes were cut.
+
+use bytes::BytesMut;
+use openai_wire::{AnswerStream, Route, SseDecoder, StreamError, StreamOptions, Usage};
+use proptest::prelude::*;
+
+const CHAT: &str = concat!(
+    ": ping\n\n",
+    r#"data: {"id":"a","created":1,"model":"t","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":null},"finish_reason":null}]}"#,
+    "\n\n",
+    "\n\n:\n\n",
+    r#"data:{"id":"b","model":"t","choices":[{"delta":{"content":"é 😀"}}]}"#,
+    "\n\n",
+    "data: {\"id\":\"a\",\ndata:\"choices\":[{\"index\":0,\ndata: \"delta\":{\"tool_calls\":[{\"id\":\"c\",\"function\":{}}]},\"finish_reason\":\"\"}]}\n\n",
+    r#"data: {"timings":{"prompt_n":3,"predicted_n":2},"id":"a","choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#,
+    "\n\n",
+    "id: 5\ndata: [DONE]\n\n",
+);
+
+const RESPONSES: &str = concat!(
+    "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":\"r\"}}\n\n",
+    "event: response.output_item.added\ndata: {\"type\":\"response.output_item.added\",\"item\":{\"id\":\"m\"}}\n\n",
+    "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"item_id\":\"m\",\"delta\":\"Hi\"}\n\n",
+    "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"id\":\"r\",\"model\":\"t\",\"output\":[]}}\n\n",
+);
+
+const MESSAGES: &str = concat!(
+    "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"model\":\"t\"}}\n\n",
+    "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"Hi\"}}\n\n",
+    "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n",
+    "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+);
+
+#[derive(Debug, PartialEq)]
+struct Seen {
+    out: Vec<u8>,
+    result: Result<(), StreamError>,
+    content_events: u64,
+    usage: Option<Usage>,
+}
+
+fn relay<'a>(route: Route, include_usage: bool, pieces: impl IntoIterator<Item = &'a [u8]>) -> Seen {
+    let mut stream = AnswerStream::new(route, StreamOptions { model: "asked".into(), include_usage });
+    let mut out = BytesMut::new();
+    let mut result = Ok(());
+    for piece in pieces {
+        if let Err(error) = stream.push(piece, &mut out) {
+            result = Err(error);
+            break;
+        }
+    }
+    let result = result.and_then(|()| stream.end(&mut out));
+    Seen { out: out.to_vec(), result, content_events: stream.content_events(), usage: stream.usage() }
+}
+
+fn upstreams() -> [(Route, &'static str); 3] {
+    [(Route::ChatCompletions, CHAT), (Route::Responses, RESPONSES), (Route::Messages, MESSAGES)]
+}
+
+#[test]
+fn a_cut_at_every_byte_with_every_line_end_gives_the_same_stream() {
+    for (route, upstream) in upstreams() {
+        for include_usage in [false, true] {
+            let expected = relay(route, include_usage, [upstream.as_bytes()]);
+            assert_eq!(expected.result, Ok(()), "{route:?}");
+            assert!(expected.content_events > 0 && !expected.out.is_empty());
+            for end in ["\n", "\r\n", "\r"] {
+                let bytes = upstream.replace('\n', end).into_bytes();
+                assert_eq!(relay(route, include_usage, bytes.chunks(1)), expected, "{route:?} {end:?} byte by byte");
+                for at in 0..=bytes.len() {
+                    let cut = relay(route, include_usage, [&bytes[..at], &bytes[at..]]);
+                    assert_eq!(cut, expected, "{route:?} {end:?} cut at {at}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_ends_anywhere_too_early_is_never_complete() {
+    for (route, upstream) in upstreams() {
+        // From the finish reason on the answer is whole.
+        let whole = match route {
+            Route::ChatCompletions => upstream.find("\n\nid: 5").expect("finish"),
+            Route::Responses => upstream.len() - 2,
+            _ => upstream.find("\n\nevent: message_stop").expect("finish"),
+        };
+        for at in 0..upstream.len() {
+            let seen = relay(route, false, [&upstream.as_bytes()[..at]]);
+            assert_eq!(seen.result.is_ok(), at >= whole, "{route:?} ends at {at}: {:?}", seen.result);
+            let done = seen.out.windows(6).any(|bytes| bytes == b"[DONE]");
+            assert_eq!(done, at >= whole && route == Route::ChatCompletions);
+        }
+    }
+}
+
+/// A stream with some bytes replaced, at places and by values that matter.
+fn damaged() -> impl Strategy<Value = (Route, Vec<u8>)> {
+    let bytes = b"{}[]\",:\\0 \n\r\td-\xFFe".to_vec();
+    let damage = (any::<prop::sample::Index>(), prop::sample::select(bytes));
+    (0..3_usize, proptest::collection::vec(damage, 0..4)).prop_map(|(which, damage)| {
+        let (route, upstream) = upstreams()[which];
+        let mut bytes = upstream.as_bytes().to_vec();
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        (route, bytes)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn cuts_change_nothing_in_sound_and_damaged_streams(
+        (route, bytes) in damaged(), include_usage: bool,
+        cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..6),
+    ) {
+        let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+        places.extend([0, bytes.len()]);
+        places.sort_unstable();
+        let pieces = places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]);
+        prop_assert_eq!(relay(route, include_usage, pieces), relay(route, include_usage, [&bytes[..]]));
+    }
+
+    #[test]
+    fn the_client_only_ever_gets_whole_events_of_sound_json((route, bytes) in damaged(), include_usage: bool) {
+        let seen = relay(route, include_usage, [&bytes[..]]);
+        let mut decoder = SseDecoder::new();
+        decoder.push(&seen.out);
+        let mut last_done = false;
+        while let Some(event) = decoder.next_event() {
+            let data = event.expect("within bounds").data;
+            prop_assert!(!last_done, "nothing follows [DONE]");
+            last_done = data == b"[DONE]";
+            prop_assert!(last_done || serde_json::from_slice::<serde_json::Value>(data).is_ok(), "{}", String::from_utf8_lossy(data));
+        }
+        prop_assert!(decoder.finish().is_none());
+        if route == Route::ChatCompletions {
+            prop_assert_eq!(last_done, seen.result.is_ok());
+        }
+    }
+
+    #[test]
+    fn any_bytes_at_all_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400), route in 0..7_usize) {
+        let seen = relay(Route::ALL[route], true, bytes.chunks(7));
+        prop_assert!(seen.result.is_err());
+    }
+}
