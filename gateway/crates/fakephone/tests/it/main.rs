@@ -1,0 +1,12 @@
+//! The fake phone over real sockets: what it speaks, how it fails, and what it counts.
+
+mod client;
+mod dialects;
+mod faults;
+mod relay;
+mod work;
+
+use std::time::Duration;
+
+/// How long a condition may take to come about before a test fails.
+const SOON: Duration = Duration::from_secs(10);
