@@ -1,0 +1,133 @@
+//! Draining, stopping, upgrading: nothing that runs is cut.
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::harness::{Client, Fleet, Gateway, PATIENCE, chat, now, phone};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn draining_a_replica_cuts_nothing_and_sends_new_work_elsewhere() {
+    let fleet = Fleet::of(2, &phone(1, 2.0)).await;
+    let gateway = Gateway::over(&fleet, "").await;
+    let mut running = gateway.client().await.post("/v1/chat/completions", &chat("long", true, 100)).await;
+    assert!(running.read_until("\"content\"").await);
+    let busy = fleet.phones.iter().position(|phone| phone.stats().running_now == 1).expect("one runs it");
+    let path = format!("/admin/replicas/{}", fleet.phones[busy].id());
+    let drained = gateway.admin("POST", &format!("{path}/drain"), Some(&json!({}))).await;
+    assert!(drained.status < 300, "{}", drained.text());
+    for round in 0..3 {
+        let prompt = format!("elsewhere {round}");
+        let answer = gateway.chat(&chat(&prompt, false, 2)).await;
+        assert!(answer.is_whole(&prompt, 2), "{}", answer.text());
+    }
+    let answer = running.answer().await;
+    assert!(answer.is_whole("long", 100), "{}{}", answer.head, answer.text());
+    assert_eq!(fleet.phones[busy].stats().started, 1);
+    let back = gateway.admin("POST", &format!("{path}/undrain"), None).await;
+    assert!(back.status < 300, "{}", back.text());
+    gateway.wait_ready(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn term_finishes_what_runs_and_leaves_at_once_afterwards() {
+    let fleet = Fleet::of(4, &phone(2, 4.0)).await;
+    let mut gateway = Gateway::over(&fleet, "").await;
+    let mut running = Vec::new();
+    for number in 0..8 {
+        let mut exchange = gateway.client().await.post("/v1/chat/completions", &chat(&format!("run {number}"), true, 60)).await;
+        assert!(exchange.read_until("\"content\"").await, "{}", exchange.seen());
+        running.push(exchange);
+    }
+    let queued = gateway.client().await.post("/v1/chat/completions", &chat("queued", false, 2)).await;
+    gateway.wait_for("one in the queue", async |gateway| gateway.metric("huntgroup_queue_depth", "").await == 1.0).await;
+    gateway.signal(Signal::TERM);
+    for (number, exchange) in running.into_iter().enumerate() {
+        let answer = exchange.answer().await;
+        assert!(answer.is_whole(&format!("run {number}"), 60), "{}{}", answer.head, answer.text());
+    }
+    assert!(queued.answer().await.is_whole("queued", 2));
+    let last = now();
+    let status = gateway.exited().await;
+    assert!(status.success(), "{status}");
+    assert!(last.elapsed().as_secs() < 5, "left {:?} after the last answer", last.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_past_its_limit_ends_streams_with_an_error_event() {
+    let fleet = Fleet::of(1, &phone(1, 1.0)).await;
+    let mut gateway = Gateway::over(&fleet, "drain_limit = \"1s\"\n").await;
+    let mut running = gateway.client().await.post("/v1/chat/completions", &chat("long", true, 2000)).await;
+    assert!(running.read_until("\"content\"").await);
+    gateway.signal(Signal::TERM);
+    let answer = running.answer().await;
+    assert!(!answer.clean);
+    assert_eq!(answer.error().expect("an error event")["code"], "draining", "{}", answer.text());
+    assert!(gateway.exited().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_refuses_no_connection_and_cuts_no_stream() {
+    let fleet = Fleet::of(8, &phone(4, 20.0)).await;
+    let mut gateway = Gateway::over(&fleet, "").await;
+    let mut long = gateway.client().await.post("/v1/chat/completions", &chat("across", true, 600)).await;
+    assert!(long.read_until("\"content\"").await);
+    let port = gateway.public;
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let load = tokio::task::JoinSet::from_iter((0..4).map(|client| {
+        let stopped = stopped.clone();
+        async move {
+            let mut answered = 0;
+            while !*stopped.borrow() {
+                let prompt = format!("client {client} request {answered}");
+                let exchange = Client::connect(port).await.post("/v1/chat/completions", &chat(&prompt, false, 2)).await;
+                let answer = exchange.answer().await;
+                assert!(answer.is_whole(&prompt, 2), "{}{}", answer.head, answer.text());
+                answered += 1;
+            }
+            answered
+        }
+    }));
+    let mut successor = gateway.successor();
+    let left = gateway.exited();
+    let long = long.answer();
+    let (status, long) = tokio::join!(left, long);
+    assert!(status.success(), "{status}");
+    assert!(long.is_whole("across", 600), "{}{}", long.head, long.text());
+    let before = gateway.chat(&chat("after", false, 2)).await;
+    assert!(before.is_whole("after", 2), "the successor answers: {}", before.text());
+    stop.send_replace(true);
+    let answered: usize = load.join_all().await.into_iter().sum();
+    assert!(answered > 20, "{answered} requests during the upgrade");
+    successor.kill().expect("it runs");
+    successor.wait().expect("a child of ours");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quit_without_a_successor_changes_nothing() {
+    let fleet = Fleet::of(1, &phone(1, 50.0)).await;
+    let gateway = Gateway::over(&fleet, "").await;
+    gateway.signal(Signal::QUIT);
+    gateway.wait_for("a word about it", async |gateway| gateway.log().contains("no successor")).await;
+    assert!(gateway.chat(&chat("still here", false, 2)).await.is_whole("still here", 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_loses_no_replica_and_no_drain() {
+    let fleet = Fleet::of(3, &phone(1, 50.0)).await;
+    let builder = Gateway::builder("").trust(&fleet);
+    let mut gateway = builder.start().await;
+    for phone in &fleet.phones {
+        let added = gateway.admin("POST", "/admin/replicas", Some(&json!({ "url": phone.url() }))).await;
+        assert!(added.status < 300, "{}", added.text());
+    }
+    gateway.wait_ready(3).await;
+    let path = format!("/admin/replicas/{}/drain", fleet.phones[0].id());
+    assert!(gateway.admin("POST", &path, Some(&json!({}))).await.status < 300);
+    gateway.signal(Signal::KILL);
+    gateway.child.wait().expect("a child of ours");
+    gateway.restart().await;
+    gateway.wait_ready(2).await;
+    assert_eq!(gateway.states("draining").await, 1);
+    assert!(gateway.chat(&chat("again", false, 2)).await.is_whole("again", 2));
+    fleet.phones[1].wait_until("probed", PATIENCE, |stats| stats.probes > 0).await.expect("probed");
+}

@@ -1,0 +1,10 @@
+//! The gateway as a process, in front of simulated phones behind a simulated relay.
+
+mod harness;
+
+mod chaos;
+mod drain;
+mod failover;
+mod hangup;
+mod overload;
+mod streaming;
