@@ -26,10 +26,8 @@ use crate::{clock, dispatch::FleetEffect, shutdown::Stop};
 /// Probes under way at once. 32: a pool of 1,000 whose every probe times out after 5 s is still through in 160 s, and a
 /// healthy one in 3 s; few enough not to look like a flood to the relay.
 const MAX_PROBES: usize = 32;
-/// First probes of a pool that comes up together are spread over this much per replica, and at most [`SPREAD_MAX`].
-const SPREAD_PER_REPLICA: Duration = Duration::from_millis(10);
-/// See [`SPREAD_PER_REPLICA`]. 2 s: what an operator who starts the gateway will wait.
-const SPREAD_MAX: Duration = Duration::from_secs(2);
+/// Between the first probes of replicas that come together. 5 ms: a pool of 100 is through in half a second.
+const FIRST_PROBE_GAP: Duration = Duration::from_millis(5);
 /// Models, slots and routes of an idle, healthy replica are asked for again after this long: it may have been
 /// redeployed without our noticing, but they hardly ever change.
 const FULL_EVERY: Duration = Duration::from_secs(300);
@@ -91,8 +89,18 @@ struct Watch {
     asked: HashSet<ReplicaId>,
     /// When everything was last asked of a replica.
     full_at: HashMap<ReplicaId, Timestamp>,
+    /// When the last first probe of a new replica is due.
+    first_probe: Timestamp,
     /// Feeds the jitter.
     count: u64,
+}
+
+impl Watch {
+    /// A moment for the first probe of a new replica: now, if it comes alone.
+    fn first_probe(&mut self) -> Timestamp {
+        self.first_probe = clock::now().max(self.first_probe + FIRST_PROBE_GAP);
+        self.first_probe
+    }
 }
 
 impl Fleet {
@@ -125,21 +133,13 @@ impl Fleet {
         match effect {
             FleetEffect::Probe(id) => {
                 let Some(replica) = self.replica(id) else { return };
-                let wait = match replica.past().state {
-                    ReplicaState::Joining => self.first_wait(&replica),
-                    _ => Duration::ZERO,
-                };
-                watch.agenda.by(id, clock::now() + wait);
+                let is_new = replica.past().state == ReplicaState::Joining;
+                let at = if is_new { watch.first_probe() } else { clock::now() };
+                watch.agenda.by(id, at);
             }
             FleetEffect::Changed { replica, from, to, why } => self.note_change(replica, from, to, why),
             FleetEffect::Drained(id) => self.drained(id).await,
         }
-    }
-
-    /// A moment of its own for the first probe of each replica.
-    fn first_wait(&self, replica: &Replica) -> Duration {
-        let pool = u32::try_from(self.view.load().replicas.len()).unwrap_or(u32::MAX);
-        SPREAD_PER_REPLICA.saturating_mul(pool).min(SPREAD_MAX).mul_f64(share_of(replica, 0))
     }
 
     fn note_change(&self, id: ReplicaId, from: ReplicaState, to: ReplicaState, why: ChangeReason) {

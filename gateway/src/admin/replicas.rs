@@ -1,0 +1,153 @@
+//! Replicas: list, add, change, drain, remove.
+
+use axum::{
+    Extension, Json,
+    extract::{Path, State},
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use store::ReplicaSource;
+
+use super::{
+    Shared,
+    answer::AdminError,
+    form::{AddReplica, AmendReplica, Body, Drain, OptionalBody},
+    guard::Caller,
+    view::{ErrorView, RemovedView, ReplicaList, ReplicaView},
+};
+use crate::fleet::{Added, Replica};
+
+impl Shared {
+    /// The replica that a path names by number, name or address.
+    fn find(&self, name: &str) -> Result<std::sync::Arc<Replica>, AdminError> {
+        let not_found = || AdminError::NotFound("no replica has that number, name or url".into());
+        self.app.fleet.find(name).ok_or_else(not_found)
+    }
+
+    fn view(&self, replica: &Replica) -> ReplicaView {
+        ReplicaView::new(replica, &self.app.dispatcher)
+    }
+}
+
+/// All replicas.
+#[utoipa::path(get, path = "/admin/replicas", tag = "replicas",
+    responses((status = 200, description = "All replicas", body = ReplicaList)))]
+pub(super) async fn list(State(shared): State<Shared>) -> Json<ReplicaList> {
+    let data = shared.app.fleet.replicas().iter().map(|replica| shared.view(replica)).collect();
+    Json(ReplicaList { object: "list", data })
+}
+
+/// One replica.
+#[utoipa::path(get, path = "/admin/replicas/{id}", tag = "replicas",
+    params(("id" = String, Path, description = "Number, name, or percent-encoded url")),
+    responses((status = 200, description = "The replica", body = ReplicaView), (status = 404, body = ErrorView)))]
+pub(super) async fn get(State(shared): State<Shared>, Path(id): Path<String>) -> Result<Json<ReplicaView>, AdminError> {
+    Ok(Json(shared.view(&*shared.find(&id)?)))
+}
+
+/// Adds a replica, or states the one at this url anew.
+#[utoipa::path(post, path = "/admin/replicas", tag = "replicas", request_body = AddReplica,
+    responses((status = 201, description = "It is new", body = ReplicaView),
+        (status = 200, description = "It was there; what was stated differently is taken over", body = ReplicaView),
+        (status = 400, body = ErrorView), (status = 409, body = ErrorView)))]
+pub(super) async fn add(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Body(form): Body<AddReplica>,
+) -> Result<Response, AdminError> {
+    let AddReplica { url, stated } = form;
+    let added = shared.app.fleet.add(&url, stated.read()?, ReplicaSource::Admin, shared.by(&caller)).await?;
+    let status = if matches!(added, Added::New(_)) { StatusCode::CREATED } else { StatusCode::OK };
+    let mut response = (status, Json(shared.view(added.replica()))).into_response();
+    if let Ok(location) = HeaderValue::try_from(format!("/admin/replicas/{}", added.replica().id.0)) {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+/// Changes what is stated about a replica.
+#[utoipa::path(patch, path = "/admin/replicas/{id}", tag = "replicas", request_body = AmendReplica,
+    params(("id" = String, Path, description = "Number, name, or percent-encoded url")),
+    responses((status = 200, description = "The replica as it is now", body = ReplicaView),
+        (status = 400, body = ErrorView), (status = 404, body = ErrorView), (status = 409, body = ErrorView)))]
+pub(super) async fn amend(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Body(form): Body<AmendReplica>,
+) -> Result<Json<ReplicaView>, AdminError> {
+    let amendment = form.stated.read()?;
+    let id = shared.find(&id)?.id;
+    let replica = shared.app.fleet.amend(id, amendment, shared.by(&caller)).await?;
+    Ok(Json(shared.view(&replica)))
+}
+
+/// Starts nothing new there; what runs may end.
+#[utoipa::path(post, path = "/admin/replicas/{id}/drain", tag = "replicas", request_body = Option<Drain>,
+    params(("id" = String, Path, description = "Number, name, or percent-encoded url")),
+    responses((status = 200, description = "It is draining; `drained` says whether it is empty", body = ReplicaView),
+        (status = 404, body = ErrorView)))]
+pub(super) async fn drain(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    OptionalBody(form): OptionalBody<Drain>,
+) -> Result<Json<ReplicaView>, AdminError> {
+    let deadline = form.read()?;
+    let id = shared.find(&id)?.id;
+    let replica = shared.app.fleet.drain(id, deadline, shared.by(&caller)).await?;
+    Ok(Json(shared.view(&replica)))
+}
+
+/// Takes a drain back.
+#[utoipa::path(post, path = "/admin/replicas/{id}/undrain", tag = "replicas",
+    params(("id" = String, Path, description = "Number, name, or percent-encoded url")),
+    responses((status = 200, description = "It takes work again", body = ReplicaView), (status = 404, body = ErrorView)))]
+pub(super) async fn undrain(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<ReplicaView>, AdminError> {
+    let id = shared.find(&id)?.id;
+    let replica = shared.app.fleet.undrain(id, shared.by(&caller)).await?;
+    Ok(Json(shared.view(&replica)))
+}
+
+/// How to remove.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(super) struct RemoveQuery {
+    force: Option<String>,
+}
+
+impl RemoveQuery {
+    fn read(&self) -> Result<bool, AdminError> {
+        match self.force.as_deref() {
+            None | Some("false" | "0") => Ok(false),
+            Some("" | "true" | "1") => Ok(true),
+            Some(_) => Err(AdminError::invalid("force", "must be true or false")),
+        }
+    }
+}
+
+/// Removes a replica: drained first, or at once with `force`.
+#[utoipa::path(delete, path = "/admin/replicas/{id}", tag = "replicas",
+    params(("id" = String, Path, description = "Number, name, or percent-encoded url"),
+        ("force" = Option<bool>, Query, description = "At once: what runs there fails over or ends with an error")),
+    responses((status = 200, description = "It is gone", body = RemovedView),
+        (status = 202, description = "It is draining and goes once it is empty", body = RemovedView),
+        (status = 404, body = ErrorView)))]
+pub(super) async fn remove(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    axum::extract::Query(query): axum::extract::Query<RemoveQuery>,
+) -> Result<(StatusCode, Json<RemovedView>), AdminError> {
+    let force = query.read()?;
+    let id = shared.find(&id)?.id;
+    let removal = shared.app.fleet.remove(id, force, shared.by(&caller)).await?;
+    let status = if removal.gone { StatusCode::OK } else { StatusCode::ACCEPTED };
+    let note =
+        removal.in_configuration.then_some("the configuration states it: it comes back with the next reload or start");
+    Ok((status, Json(RemovedView { id: id.0, deleted: removal.gone, note })))
+}

@@ -1,0 +1,42 @@
+//! The table of routes, from which both the router and the test of the description are made.
+
+use axum::{Router, extract::DefaultBodyLimit, routing::MethodRouter};
+
+use super::{Shared, audit, events, health, import, keys, openapi, reload, replicas, requests};
+
+/// Largest body of most routes. 64 KiB: a replica with labels and models fits.
+const MAX_BODY: usize = 64 << 10;
+/// Largest imported list. 8 MiB: 5,000 replicas with their history fit.
+const MAX_IMPORT: usize = 8 << 20;
+
+macro_rules! routes {
+    ($($path:literal { $($method:ident => $handler:path $([$limit:expr])?),+ })+) => {
+        /// Every route: method and path.
+        pub const ROUTES: &[(&str, &str)] = &[$($((stringify!($method), $path)),+),+];
+
+        pub(super) fn router() -> Router<Shared> {
+            Router::new()
+                $(.route($path, MethodRouter::new()$(.$method($handler)$(.layer(DefaultBodyLimit::max($limit)))?)+))+
+                .layer(DefaultBodyLimit::max(MAX_BODY))
+        }
+    };
+}
+
+routes! {
+    "/admin/replicas" { get => replicas::list, post => replicas::add }
+    "/admin/replicas/import" { post => import::import [MAX_IMPORT] }
+    "/admin/replicas/{id}" { get => replicas::get, patch => replicas::amend, delete => replicas::remove }
+    "/admin/replicas/{id}/drain" { post => replicas::drain }
+    "/admin/replicas/{id}/undrain" { post => replicas::undrain }
+    "/admin/keys" { get => keys::list, post => keys::create }
+    "/admin/keys/{id}" { delete => keys::revoke }
+    "/admin/requests" { get => requests::list }
+    "/admin/requests/{id}" { delete => requests::cancel }
+    "/admin/events" { get => events::events }
+    "/admin/audit" { get => audit::list }
+    "/admin/reload" { post => reload::reload }
+    "/admin/openapi.json" { get => openapi::openapi }
+    "/metrics" { get => health::metrics }
+    "/healthz" { get => health::healthz }
+    "/readyz" { get => health::readyz }
+}
