@@ -5,74 +5,14 @@ use std::collections::BTreeMap;
 use super::{
     Config,
     mistake::{Mistake, Place},
-    pool::Pool,
     raw::Gathered,
 };
+use crate::fleet::{ReplicaUrl, UrlRules};
 
 /// A tenant name becomes a metric label, a column of a table and part of a URL.
 const NAME_RULE: &str = "1 to 64 of a-z, A-Z, 0-9, '-', '_', '.'";
 /// The tenant of everybody when no key is required.
 pub(crate) const ANONYMOUS: &str = "anonymous";
-
-/// Why a text is no address of a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReplicaUrlError {
-    /// Not a URL.
-    #[error("not a URL")]
-    Malformed,
-    /// Another scheme.
-    #[error("only https (or http, with pool.allow_http)")]
-    Scheme,
-    /// http without leave.
-    #[error("http needs pool.allow_http = true: prompts would cross the network in the clear")]
-    PlainHttp,
-    /// `user:password@`.
-    #[error("must not carry a user or password; use api_key")]
-    UserInfo,
-    /// A path, a query or a fragment.
-    #[error("must end after the host and port: routes are added by the gateway")]
-    Path,
-    /// Not under an allowed suffix.
-    #[error("the host does not end with one of pool.url_suffixes")]
-    Suffix,
-}
-
-/// Checks the form of a replica's address: scheme, host, port, nothing else, an allowed suffix. Whether the host's
-/// addresses may be connected to is decided where they are known.
-///
-/// # Errors
-/// The first rule that it breaks.
-pub fn check_replica_url(url: &str, pool: &Pool) -> Result<(), ReplicaUrlError> {
-    let (scheme, rest) = url.split_once("://").ok_or(ReplicaUrlError::Malformed)?;
-    match scheme {
-        "https" => {}
-        "http" if pool.allow_http => {}
-        "http" => return Err(ReplicaUrlError::PlainHttp),
-        _ => return Err(ReplicaUrlError::Scheme),
-    }
-    if rest.contains('@') {
-        return Err(ReplicaUrlError::UserInfo);
-    }
-    let rest = rest.strip_suffix('/').unwrap_or(rest);
-    if rest.contains(['/', '?', '#', '\\']) {
-        return Err(ReplicaUrlError::Path);
-    }
-    let authority: http::uri::Authority = rest.parse().map_err(|_| ReplicaUrlError::Malformed)?;
-    let port_is_right = rest.len() == authority.host().len() || authority.port_u16().is_some_and(|port| port > 0);
-    if authority.host().is_empty() || !port_is_right {
-        return Err(ReplicaUrlError::Malformed);
-    }
-    let host = authority.host().to_ascii_lowercase();
-    let fits = |suffix: &String| {
-        let suffix = suffix.trim_start_matches('.').to_ascii_lowercase();
-        host == suffix || host.ends_with(&format!(".{suffix}"))
-    };
-    if pool.url_suffixes.is_empty() || pool.url_suffixes.iter().any(fits) {
-        Ok(())
-    } else {
-        Err(ReplicaUrlError::Suffix)
-    }
-}
 
 struct Checks<'g, 'a> {
     gathered: &'g mut Gathered<'a>,
@@ -192,7 +132,8 @@ fn check_tenants(config: &Config, checks: &mut Checks<'_, '_>) {
 }
 
 fn check_replicas(config: &Config, checks: &mut Checks<'_, '_>) {
-    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    let rules = UrlRules::from(&config.pool);
+    let mut seen: BTreeMap<ReplicaUrl, usize> = BTreeMap::new();
     if config.replicas.len() > config.pool.max_replicas {
         let why = format!("{} replicas are more than pool.max_replicas", config.replicas.len());
         checks.note("replicas", why, None);
@@ -202,11 +143,13 @@ fn check_replicas(config: &Config, checks: &mut Checks<'_, '_>) {
         if !checks.gathered.places.contains_key(&key) {
             continue; // from a flag, and checked there
         }
-        if let Err(why) = check_replica_url(&replica.url, &config.pool) {
-            checks.note(&key, why.to_string(), Some("https://HOST[:PORT]"));
-        }
-        if let Some(first) = seen.insert(replica.url.trim_end_matches('/'), index) {
-            checks.note(&key, format!("the same address as replicas[{first}]"), None);
+        match ReplicaUrl::parse(&replica.url, &rules) {
+            Err(why) => checks.note(&key, why.to_string(), Some("https://HOST[:PORT]")),
+            Ok(url) => {
+                if let Some(first) = seen.insert(url, index) {
+                    checks.note(&key, format!("the same address as replicas[{first}]"), None);
+                }
+            }
         }
     }
 }

@@ -12,13 +12,14 @@ use toml::de::DeTable;
 
 use super::{
     Config,
-    check::{check, check_replica_url},
+    check::check,
     diff,
     mistake::{ConfigErrors, Mistake, Place},
     raw::{Gathered, read_root},
     replicas::StatedReplica,
     secret::Sources,
 };
+use crate::fleet::{ReplicaUrl, UrlRules};
 
 /// Largest configuration file. 4 MiB: 5,000 replicas with labels fit.
 const MAX_FILE: u64 = 4 << 20;
@@ -124,18 +125,21 @@ fn apply(config: &mut Config, overrides: Overrides, mistakes: &mut Vec<Mistake>)
     if let Some(path) = overrides.store {
         config.store.path = path;
     }
-    for url in overrides.replicas {
-        if let Err(why) = check_replica_url(&url, &config.pool) {
-            mistakes.push(Mistake {
+    let rules = UrlRules::from(&config.pool);
+    let same = |known: &StatedReplica, url: &ReplicaUrl| ReplicaUrl::read(&known.url).is_ok_and(|known| known == *url);
+    for text in overrides.replicas {
+        match ReplicaUrl::parse(&text, &rules) {
+            // The text is not repeated: it may hold a password.
+            Err(why) => mistakes.push(Mistake {
                 place: Place::Flag("--replica"),
                 key: String::new(),
-                value: Some(format!("{url:?}")),
-                why: why.to_string(),
+                value: None,
+                why: format!("the address {why}"),
                 accepted: Some("https://HOST[:PORT]".into()),
                 suggestion: None,
-            });
-        } else if !config.replicas.iter().any(|known| known.url == url) {
-            config.replicas.push(StatedReplica { url, ..StatedReplica::default() });
+            }),
+            Ok(url) if config.replicas.iter().any(|known| same(known, &url)) => {}
+            Ok(url) => config.replicas.push(StatedReplica { url: url.to_string(), ..StatedReplica::default() }),
         }
     }
 }

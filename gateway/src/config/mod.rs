@@ -32,14 +32,13 @@ pub(crate) use self::check::{ANONYMOUS, is_name};
 use self::visit::{Section, Visitor};
 pub use self::{
     bytes::{ByteSize, SizeError},
-    check::{ReplicaUrlError, check_replica_url},
     diff::Changes,
     duration::{DurationError, parse as parse_duration, show as show_duration},
     load::{Overrides, load, parse},
     mistake::{ConfigErrors, Mistake, Place},
     moment::Moment,
     pool::{Health, Pool, Scheduling},
-    replicas::{ModelSection, StatedDialect, StatedModels, StatedReplica},
+    replicas::{ModelSection, StatedModels, StatedReplica},
     secret::Secret,
     server::{Admin, Auth, LogFormat, LogLevel, Server, StoreFile, Telemetry},
     streams::{Keepalive, Streams},

@@ -11,6 +11,7 @@ use super::{
     value::{Refused, Value},
     visit::{Section, Visitor, live},
 };
+use crate::fleet::Dialect;
 
 /// The models of a replica: names that clients use, each with the name that the replica knows, if it is another.
 /// Empty: what a probe finds.
@@ -47,33 +48,18 @@ impl Value for StatedModels {
     }
 }
 
-/// The engine that a replica runs, as far as its HTTP differs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StatedDialect {
-    /// llama.cpp's server.
-    Llama,
-    /// The QVAC app.
-    Qvac,
-    /// MNN's server.
-    Mnn,
-    /// The Laya app.
-    Laya,
-}
+impl Value for Dialect {
+    const ACCEPTED: &'static str = "\"llama\", \"qvac\", \"mnn\", \"mnn_app\", \"laya\" or \"openai\"";
 
-impl StatedDialect {
-    /// The name in the file, the admin API and the store.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Llama => "llama",
-            Self::Qvac => "qvac",
-            Self::Mnn => "mnn",
-            Self::Laya => "laya",
-        }
+    fn read(raw: &DeValue<'_>, _: &Sources<'_>) -> Result<Self, Refused> {
+        let named = if let DeValue::String(name) = raw { Self::by_name(name) } else { None };
+        named.ok_or_else(|| Refused::because("not one of the choices"))
+    }
+
+    fn show(&self) -> String {
+        self.name().into()
     }
 }
-super::value::named!(StatedDialect, "\"llama\", \"qvac\", \"mnn\" or \"laya\"",
-    "llama" => StatedDialect::Llama, "qvac" => StatedDialect::Qvac,
-    "mnn" => StatedDialect::Mnn, "laya" => StatedDialect::Laya);
 
 /// A replica as the file states it. What it does not state is found by probing.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -91,7 +77,7 @@ pub struct StatedReplica {
     /// Sent to it as a bearer token.
     pub api_key: Option<Secret>,
     /// The engine.
-    pub dialect: Option<StatedDialect>,
+    pub dialect: Option<Dialect>,
     /// Free words for operators.
     pub labels: BTreeMap<String, String>,
     /// The end of its deployment.

@@ -1,0 +1,137 @@
+//! `huntgroup check`: everything that is wrong with a configuration, before it matters.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use super::client::CliError;
+use crate::config::{self, Auth, Config, ConfigErrors, Overrides};
+
+/// Flags of `huntgroup check`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CheckArgs {
+    /// The file to check
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+}
+
+/// Checks the file and the files that it names. Prints a summary, or all mistakes; returns the exit code.
+///
+/// # Errors
+/// The output can't be written.
+pub fn run(args: &CheckArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<u8, CliError> {
+    let config = match config::load(Some(&args.config), Overrides::default()) {
+        Ok(config) => config,
+        Err(errors) => return refuse(&errors, err),
+    };
+    let unreadable = unreadable(&config);
+    for line in &unreadable {
+        writeln!(err, "{}: {line}", args.config.display())?;
+    }
+    if !unreadable.is_empty() {
+        return Ok(1);
+    }
+    write!(out, "{}", summary(&args.config, &config))?;
+    Ok(0)
+}
+
+fn refuse(errors: &ConfigErrors, err: &mut dyn Write) -> Result<u8, CliError> {
+    writeln!(err, "{errors}")?;
+    let count = errors.mistakes.len();
+    writeln!(err, "{count} mistake{}", if count == 1 { "" } else { "s" })?;
+    Ok(1)
+}
+
+/// Files that are opened later, and could be opened now.
+fn unreadable(config: &Config) -> Vec<String> {
+    let files = [
+        ("server.tls_cert", &config.server.tls_cert),
+        ("server.tls_key", &config.server.tls_key),
+        ("pool.ca_file", &config.pool.ca_file),
+    ];
+    let open = |(key, path): (&str, &Option<PathBuf>)| {
+        let path = path.as_ref()?;
+        let error = std::fs::File::open(path).err()?;
+        Some(format!("{key} = \"{}\": can't be read: {error}", path.display()))
+    };
+    files.into_iter().filter_map(open).collect()
+}
+
+fn summary(path: &Path, config: &Config) -> String {
+    let list =
+        |addresses: &[std::net::SocketAddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let server = &config.server;
+    let tls =
+        if server.tls_listen.is_empty() { String::new() } else { format!(", TLS on {}", list(&server.tls_listen)) };
+    let admin = if config.admin.token.is_some() { "with a token" } else { "without a token" };
+    let keys: usize = config.tenants.values().map(|tenant| tenant.keys.len()).sum();
+    let auth = match server.auth {
+        Auth::Required => {
+            format!("{} tenants with {keys} keys here; others are made with `keys create`", config.tenants.len())
+        }
+        Auth::None => "no keys: everybody may ask".into(),
+    };
+    let changed = Config::default().diff(config);
+    let mut changed: Vec<String> = changed.applied.into_iter().chain(changed.needs_restart).collect();
+    changed.retain(|key| !["tenants.", "replicas[", "models."].iter().any(|part| key.starts_with(part)));
+    changed.sort();
+    let changed = if changed.is_empty() { "nothing".into() } else { changed.join(", ") };
+    format!(
+        "{path} is right.\n  listens on   {listen}{tls}\n  admin        {admin_listen}, {admin}\n  store        {store}\n  \
+         clients      {auth}\n  replicas     {replicas}\n  models       {models}\n  not default  {changed}\n",
+        path = path.display(),
+        listen = list(&server.listen),
+        admin_listen = config.admin.listen,
+        store = config.store.path.display(),
+        replicas = config.replicas.len(),
+        models = config.models.len(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> (u8, String, String) {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("huntgroup-check-{}-{number}.toml", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = run(&CheckArgs { config: path.clone() }, &mut out, &mut err).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let clean = |bytes| String::from_utf8(bytes).unwrap().replace(&path.display().to_string(), "FILE");
+        (code, clean(out), clean(err))
+    }
+
+    #[test]
+    fn all_mistakes_are_printed_with_their_lines_and_counted() {
+        let (code, out, err) = check("[server]\nmax_bodi = 1\nthreads = 0\n");
+        assert_eq!((code, out.as_str()), (1, ""));
+        let expected = "FILE:2:1: server.max_bodi: unknown key; did you mean `server.max_body`?\n\
+                        FILE:3:11: server.threads = 0: too small; accepted: 1 to 1024\n2 mistakes\n";
+        assert_eq!(err, expected);
+    }
+
+    #[test]
+    fn a_right_file_is_summed_up() {
+        let (code, out, err) = check("server.expose_replica = false\n[[replicas]]\nurl = \"https://a.acu.run\"\n");
+        assert_eq!((code, err.as_str()), (0, ""));
+        for line in [
+            "FILE is right.",
+            "  listens on   0.0.0.0:8080",
+            "  admin        127.0.0.1:9091, without a token",
+            "  replicas     1",
+            "  not default  server.expose_replica",
+        ] {
+            assert!(out.lines().any(|found| found == line), "{line}\n{out}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_named_and_not_there_is_a_mistake() {
+        let (code, _, err) = check("pool.ca_file = \"/no/such.pem\"\n");
+        assert!(code == 1 && err.contains("pool.ca_file = \"/no/such.pem\": can't be read"), "{err}");
+    }
+}
