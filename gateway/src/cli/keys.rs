@@ -14,6 +14,12 @@ use crate::config::Moment;
 
 /// Flags of `huntgroup keys`.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  huntgroup keys create --tenant backend                     shown once, on standard output
+  huntgroup keys create --tenant guard --models qwen3.5-0.8b --rpm 600 > guard.key
+  huntgroup keys list --tenant backend
+  huntgroup keys revoke 3")]
 pub struct KeysArgs {
     /// What to do.
     #[command(subcommand)]
@@ -49,6 +55,9 @@ pub struct CreateArgs {
     /// Requests running or waiting at once [default: its tenant's]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_in_flight: Option<u32>,
+    /// Requests waiting at once [default: its tenant's]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_queued: Option<u32>,
     /// How urgent its requests are that do not say: interactive, standard or batch [default: its tenant's]
     #[arg(long, value_parser = class)]
     pub class: Option<&'static str>,
@@ -127,6 +136,7 @@ async fn create(
         ("requests_per_minute", args.rpm.map(Value::from)),
         ("tokens_per_minute", args.tpm.map(Value::from)),
         ("max_in_flight", args.max_in_flight.map(Value::from)),
+        ("max_queued", args.max_queued.map(Value::from)),
         ("class", args.class.map(Value::from)),
         ("max_class", args.max_class.map(Value::from)),
     ];
