@@ -21,6 +21,9 @@ from support.deadline import eventually
 from support.gateway import replica, root
 from support.process import Process, free_port
 
+# One worker: the gateway, its load and Prometheus are started once for all panels.
+pytestmark = pytest.mark.xdist_group("prometheus")
+
 DASHBOARDS = [root / "dashboards" / name for name in ("overview.json", "fleet.json")]
 # What Grafana fills in. Scraped once a second here, so that a few seconds of load fill a window.
 VARIABLES = {"$model": ".*", "$class": ".*", "$replica": ".*", "$__rate_interval": "15s"}
