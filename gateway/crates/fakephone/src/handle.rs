@@ -65,7 +65,6 @@ pub async fn spawn(config: PhoneConfig) -> Result<PhoneHandle, SpawnError> {
 }
 
 /// Starts a phone that speaks plain HTTP on `address`.
-#[expect(clippy::unused_async, reason = "sockets need the runtime; an async signature says so")]
 pub async fn spawn_at(config: PhoneConfig, address: SocketAddr) -> Result<PhoneHandle, SpawnError> {
     let door = Door::bind(address).map_err(|cause| SpawnError::Listen { address, cause })?;
     let address = door.address();

@@ -1,7 +1,7 @@
 //! The socket under a connection: plain or TLS, closed politely, by end of file, or by reset.
 
 use socket2::SockRef;
-use std::io;
+use std::io::{self, Read};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,10 +41,21 @@ impl Socket {
     }
 }
 
+/// Most reads that empty a socket before it is closed.
+const LAST_READS: usize = 64;
+
 impl Drop for Socket {
     fn drop(&mut self) {
         if self.reset.0.load(Ordering::Relaxed) {
-            reset(&self.stream);
+            return reset(&self.stream);
+        }
+        // A socket closed with unread bytes sends a reset; its peer is to see an end of file.
+        let socket = SockRef::from(&self.stream);
+        let mut sink = [0; 16 * 1024];
+        for _ in 0..LAST_READS {
+            if !(&*socket).read(&mut sink).is_ok_and(|count| count > 0) {
+                return;
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The fake phone over real sockets: what it speaks, how it fails, and what it counts.
 
 mod client;
+mod control;
 mod dialects;
 mod faults;
 mod relay;

@@ -142,8 +142,8 @@ async fn tokens_are_paced_by_the_phone_model() {
     let events = crate::client::events(&String::from_utf8_lossy(&text));
     let usage: serde_json::Value = serde_json::from_str(&events[events.len() - 2]).expect("the usage chunk");
     let rate = usage["timings"]["predicted_per_second"].as_f64().expect("a rate");
-    // The model says 9.3 tokens/s on an empty context. Timers may only be late.
-    assert!(rate < 9.4 && rate > 4.0, "{rate} tokens/s");
+    // The model says 9.3 tokens/s on an empty context. Timers are late, and at most 20 ms of that are caught up.
+    assert!(rate < 9.95 && rate > 4.0, "{rate} tokens/s");
     assert!(pieces > 10, "tokens come one by one, not at once: {pieces}");
 }
 

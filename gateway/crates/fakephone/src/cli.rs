@@ -1,0 +1,132 @@
+//! The command line of `fakephone`.
+
+use clap::Parser;
+use fakephone::{Dialect, PhoneConfig, PhoneSpec};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  One phone at life's speed, on a port of its own:
+    fakephone --speed 0.8b --slots 4
+
+  A hundred phones of all classes behind one relay, twenty times faster than life:
+    fakephone --phones 100 --speed 0.8b --mix --time-scale 20 \\
+        --relay 127.0.0.1:8443 --control 127.0.0.1:8444 --ca-out ca.pem
+
+  Break one of them once, in the middle of its next answer, and look what it has seen:
+    curl -d '{\"fault\":\"cut_after\",\"chunks\":3,\"next\":1}' 127.0.0.1:8444/phones/0/fault
+    curl 127.0.0.1:8444/phones/0/requests";
+
+/// Phones that are not there: an LLM on a phone behind a real socket, as slow and as unreliable as told.
+///
+/// Prints one line of JSON with all addresses when everything is up, and runs until interrupted.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    /// How many phones.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) phones: u32,
+
+    /// What they speak: llama, qvac, mnn, mnn-app, laya. Several, separated by commas, are dealt out in turn.
+    #[arg(long, value_delimiter = ',', default_value = "llama")]
+    pub(crate) dialect: Vec<Dialect>,
+
+    /// The model they report: a path, an alias or a name.
+    #[arg(long)]
+    pub(crate) model: Option<String>,
+
+    /// Requests that each serves at once.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) slots: u16,
+
+    /// 9b, 4b, 0.8b or instant, with an optional factor as in 4b*0.5.
+    #[arg(long, default_value = "instant")]
+    pub(crate) speed: String,
+
+    /// How many times faster than life reading, writing and loading are.
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) time_scale: f64,
+
+    /// Deal out the market's classes: fast phones with one slot to slow ones with several.
+    #[arg(long)]
+    pub(crate) mix: bool,
+
+    /// Context of one slot, tokens.
+    #[arg(long, default_value_t = 8192)]
+    pub(crate) context: u32,
+
+    /// The key they demand.
+    #[arg(long, env = "FAKEPHONE_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
+
+    /// Seconds the model loads after a start, in life's time.
+    #[arg(long, default_value_t = 0.0)]
+    pub(crate) load_time: f64,
+
+    /// Length of an answer that ends by itself, tokens; by default as long as the request allows.
+    #[arg(long)]
+    pub(crate) answer_tokens: Option<u32>,
+
+    /// Put all phones behind one TLS port, at https://<id>.localhost:PORT.
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["base_port", "listen"])]
+    pub(crate) relay: Option<SocketAddr>,
+
+    /// The address of phones on ports of their own.
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub(crate) listen: IpAddr,
+
+    /// The port of the first phone; the others follow. By default any free ports.
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub(crate) base_port: u16,
+
+    /// Open a control port.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) control: Option<SocketAddr>,
+
+    /// Write the certificate of the relay's authority here.
+    #[arg(long, value_name = "FILE", requires = "relay")]
+    pub(crate) ca_out: Option<PathBuf>,
+
+    /// Write the phones' URLs here, one a line.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) urls_out: Option<PathBuf>,
+
+    /// Announce every phone to this http:// URL, as the example apps do.
+    #[arg(long, value_name = "URL")]
+    pub(crate) register: Option<String>,
+
+    /// Source of everything random, the ids included.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+
+    /// Threads to serve them with.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) threads: u16,
+}
+
+impl Cli {
+    /// The phone that all phones are variations of.
+    pub(crate) fn template(&self) -> Result<PhoneConfig, fakephone::BadSpec> {
+        let spec = PhoneSpec {
+            model: self.model.clone(),
+            slots: Some(self.slots),
+            speed: Some(self.speed.clone()),
+            time_scale: Some(self.time_scale),
+            context_tokens: Some(self.context),
+            api_key: self.api_key.clone(),
+            load_time_s: Some(self.load_time),
+            answer_tokens: self.answer_tokens,
+            seed: Some(self.seed),
+            ..PhoneSpec::default()
+        };
+        spec.apply(&PhoneConfig::default())
+    }
+
+    /// The phone at a place in the order.
+    pub(crate) fn phone(&self, template: &PhoneConfig, place: u32) -> PhoneConfig {
+        let dialect = self.dialect.get(place as usize % self.dialect.len().max(1)).copied().unwrap_or(Dialect::Llama);
+        let phone = template.clone().with_seed(self.seed.wrapping_add(u64::from(place))).with_dialect(dialect);
+        if self.mix { fakephone::as_in_the_market(phone) } else { phone }
+    }
+}
