@@ -1,2 +1,7 @@
-//! placeholder
-fn main() {}
+//! `huntgroup`: see `huntgroup --help`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    huntgroup::cli::main()
+}

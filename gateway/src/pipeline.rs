@@ -134,7 +134,7 @@ impl Gateway {
         permit: &mut Option<Permit>,
     ) -> Result<(), Stop> {
         let tenant = self.authenticate(exchange)?;
-        let permit = permit.insert(self.limiter.admit(&tenant)?);
+        let permit = permit.insert(self.limiter.admit(&tenant).map_err(ApiError::from)?);
         let body = exchange.read_body(admitted.framing, admitted.expects_continue).await?;
         let _held = self.hold(body.len())?;
         let request = request::decode(route, body)?;
@@ -149,13 +149,14 @@ impl Gateway {
             return Err(ApiError::ModelNotAllowed { model: shown(&request.model) }.into());
         }
         let spec = request::spec(&request, model.id, tenant.id, class, deadline);
-        permit.charge(u64::from(spec.prompt_tokens) + u64::from(spec.output_tokens))?;
+        permit.charge(u64::from(spec.prompt_tokens) + u64::from(spec.output_tokens)).map_err(ApiError::from)?;
         let facts = Facts { id: &Arc::clone(exchange.id()), permit: Some(permit) };
         if request.stream {
             exchange.keep_stream_warm(relay::head::stream(&facts));
         } else {
             exchange.keep_plain_warm(relay::head::plain(200, &facts));
         }
+        let queued = permit.enqueue().map_err(ApiError::from)?;
         record.queued();
         let place = self.dispatcher.submit(spec.clone());
         let entry = self.live.enter(
@@ -171,13 +172,15 @@ impl Gateway {
             },
             exchange.cancel_signal(),
         );
-        let used = self.run(exchange, &request, &spec, &place, &facts, record, &entry).await?;
+        let first = exchange.drive(place.grant()).await?;
+        drop(queued);
+        let used = self.run(exchange, &request, &spec, &place, first, &facts, record, &entry).await?;
         drop(facts);
         permit.settle(used);
         Ok(())
     }
 
-    /// Waits for a slot, sends, copies; fails over as long as the client has seen no content. Tokens used, if known.
+    /// Sends, copies; fails over, with a slot that it waits for each time, as long as the client has seen no content. Tokens used, if known.
     #[expect(clippy::too_many_arguments, reason = "the heart of the request: each is a part of it, none is optional")]
     async fn run(
         &self,
@@ -185,6 +188,7 @@ impl Gateway {
         request: &Request,
         spec: &RequestSpec,
         place: &Place,
+        mut granted: Result<Grant, Stopped>,
         facts: &Facts<'_>,
         record: &mut RequestRecord,
         entry: &Entry,
@@ -192,15 +196,13 @@ impl Gateway {
         let mut answer = Answer::new(request);
         let mut last: Option<Failed> = None;
         loop {
-            let grant = match exchange.drive(place.grant()).await? {
-                Ok(grant) => grant,
-                Err(stopped) => return Err(refused(stopped, last).into()),
-            };
+            let grant = granted.map_err(|stopped| refused(stopped, last.take()))?;
             let replica = self.fleet.replica(grant.replica());
             let named = replica.as_ref().and_then(|replica| replica.model_name(spec.model));
             let (Some(replica), Some(model)) = (replica, named) else {
                 // Removed, or its model changed, in this very moment.
                 grant.end(Outcome::Misconfigured, false, None);
+                granted = exchange.drive(place.grant()).await?;
                 continue;
             };
             record.dispatched(&replica.label);
@@ -252,6 +254,7 @@ impl Gateway {
                     last = Some(failed);
                 }
             }
+            granted = exchange.drive(place.grant()).await?;
         }
     }
 

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use scheduler::Event;
 use store::Store;
 use tokio::sync::Mutex;
 
 use super::Options;
 use crate::{
+    admin,
     auth::AuthSetupError,
     config::{self, Changes, Config, ConfigErrors},
     listener::{Certificate, CertificateError},
@@ -64,10 +66,19 @@ impl Reloader {
         {
             current.reload(certificate, key)?;
         }
-        self.gateway.auth.reconfigure(&config, &self.store)?;
+        self.reconfigure_keys(&config).await?;
         self.apply(config).await?;
         tracing::info!(who, "configuration reloaded");
         Ok(changes)
+    }
+
+    /// The store blocks, so this runs where that is allowed.
+    async fn reconfigure_keys(&self, config: &Config) -> Result<(), ReloadError> {
+        let (auth, store, config) = (Arc::clone(&self.gateway.auth), Arc::clone(&self.store), config.clone());
+        match tokio::task::spawn_blocking(move || auth.reconfigure(&config, &store)).await {
+            Ok(done) => Ok(done?),
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        }
     }
 
     async fn apply(&self, config: Config) -> Result<(), ReloadError> {
@@ -77,5 +88,16 @@ impl Reloader {
         gateway.fleet.reconcile(&config).await.map_err(|error| ReloadError::Fleet(error.to_string()))?;
         gateway.reconfigure(config, None);
         Ok(())
+    }
+}
+
+#[async_trait]
+impl admin::Reload for Reloader {
+    async fn reload(&self, who: &str) -> Result<Changes, admin::ReloadRefused> {
+        self.reload(who).await.map_err(|error| admin::ReloadRefused(error.to_string()))
+    }
+
+    fn admin(&self) -> config::Admin {
+        self.gateway.config().admin.clone()
     }
 }

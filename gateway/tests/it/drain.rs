@@ -129,5 +129,5 @@ async fn a_restart_loses_no_replica_and_no_drain() {
     gateway.wait_ready(2).await;
     assert_eq!(gateway.states("draining").await, 1);
     assert!(gateway.chat(&chat("again", false, 2)).await.is_whole("again", 2));
-    fleet.phones[1].wait_until("probed", PATIENCE, |stats| stats.probes > 0).await.expect("probed");
+    fleet.phones[1].wait_until(PATIENCE, |stats| stats.probes > 0).await.expect("probed");
 }

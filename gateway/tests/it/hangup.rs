@@ -19,12 +19,12 @@ async fn hang_up(stream: bool, decode: bool, rounds: u64) -> Vec<Duration> {
         if decode && stream {
             assert!(exchange.read_until("\"content\"").await, "{}", exchange.seen());
         } else {
-            let running = fleet.phones[0].wait_until("a running request", PATIENCE, |stats| stats.running_now == 1).await;
+            let running = fleet.phones[0].wait_until(PATIENCE, |stats| stats.running_now == 1).await;
             running.expect("the phone has it");
         }
         let left = now();
         exchange.leave();
-        let stats = fleet.phones[0].wait_until("the hang-up", PATIENCE, |stats| stats.cancelled == round).await;
+        let stats = fleet.phones[0].wait_until(PATIENCE, |stats| stats.cancelled == round).await;
         seen.push(stats.expect("seen").last_cancel.expect("a time").at.saturating_duration_since(left));
         gateway.wait_at_rest().await;
     }
@@ -54,7 +54,7 @@ async fn a_hang_up_in_the_queue_is_never_run() {
     let fleet = Fleet::of(1, &phone(1, 1.0)).await;
     let gateway = Gateway::over(&fleet, "").await;
     let running = gateway.client().await.post("/v1/chat/completions", &chat(&"word ".repeat(4000), false, 2)).await;
-    fleet.phones[0].wait_until("a running request", PATIENCE, |stats| stats.running_now == 1).await.expect("running");
+    fleet.phones[0].wait_until(PATIENCE, |stats| stats.running_now == 1).await.expect("running");
     let mut waiting = Vec::new();
     for _ in 0..5 {
         waiting.push(gateway.client().await.post("/v1/chat/completions", &chat("queued", false, 2)).await);

@@ -236,8 +236,9 @@ impl Builder {
             "[server]\nlisten = [\"127.0.0.1:{public}\"]\nauth = \"none\"\npid_file = \"{shown}/pid\"\n\
              upgrade_socket = \"{shown}/upgrade.sock\"\nmax_connections_per_address = 4096\n{}{server}\n\
              [admin]\nlisten = \"127.0.0.1:{admin}\"\n[store]\npath = \"{shown}/huntgroup.db\"\n\
-             [pool]\nallow_private = true\nallow_http = true\n{ca}{rest}",
-            tls_keys.unwrap_or_default()
+             {}",
+            tls_keys.unwrap_or_default(),
+            with_pool(rest, &format!("allow_private = true\nallow_http = true\n{ca}"))
         );
         fs::write(path.join("huntgroup.toml"), text).expect("a file");
         let child = spawn(path, &[]);
@@ -245,6 +246,14 @@ impl Builder {
         gateway.wait_for("the listener", async |gateway| TcpStream::connect(("127.0.0.1", gateway.public)).await.is_ok()).await;
         gateway.wait_for("the admin API", async |gateway| TcpStream::connect(("127.0.0.1", gateway.admin)).await.is_ok()).await;
         gateway
+    }
+}
+
+/// The pool's rules of every test, beside those that this one states.
+fn with_pool(config: &str, rules: &str) -> String {
+    match config.split_once("[pool]\n") {
+        Some((before, after)) => format!("{before}[pool]\n{rules}{after}"),
+        None => format!("[pool]\n{rules}{config}"),
     }
 }
 
@@ -307,7 +316,7 @@ impl Client {
 
     pub async fn send(mut self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> Exchange {
         let body = body.map(Value::to_string).unwrap_or_default();
-        let mut text = format!("{method} {path} HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n");
+        let mut text = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n");
         for (name, value) in headers {
             text.push_str(&format!("{name}: {value}\r\n"));
         }
