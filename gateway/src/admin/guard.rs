@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_form_of_another_sites_page_is_refused_and_a_bare_call_is_not() {
-        let call = |method: Method, list| {
+        let call = |method: Method, list: &[(header::HeaderName, &'static str)]| {
             let mut request = Request::new(axum::body::Body::empty());
             *request.method_mut() = method;
             *request.headers_mut() = headers(list);

@@ -9,6 +9,9 @@ const MAX_MODELS: usize = 64;
 /// Longest name of a model, in letters: the longest file name with a directory.
 const MAX_NAME: usize = 256;
 
+/// What `mnncli serve` calls every model.
+const MNN_CONSTANT: &str = "ModelScope/MNN/Qwen2.5-0.5B-Instruct";
+
 /// A list of models, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listing {
@@ -43,19 +46,18 @@ pub(super) fn read_listing(body: &Value) -> Option<Listing> {
 
 /// The engine that an entry gives away.
 fn shape(model: &Value) -> Option<Dialect> {
+    let id = model.get("id").and_then(Value::as_str);
+    let permission = model.get("permission").and_then(|list| list.get(0)?.get("id")?.as_str());
+    if permission.is_some_and(|text| text.strip_prefix("modelperm-") == id) {
+        return Some(Dialect::MnnApp);
+    }
     match model.get("owned_by").and_then(Value::as_str) {
-        Some("llamacpp") => return Some(Dialect::LlamaServer),
-        Some("mnn") => return Some(Dialect::Mnn),
-        _ => {}
+        Some("llamacpp") => Some(Dialect::LlamaServer),
+        // The command line tool has one name for everything; the app names what it has loaded.
+        Some("mnn") if id == Some(MNN_CONSTANT) => Some(Dialect::Mnn),
+        Some("mnn") => Some(Dialect::MnnApp),
+        _ => model.get("current").is_some_and(Value::is_boolean).then_some(Dialect::Qvac),
     }
-    if model.get("current").is_some_and(Value::is_boolean) {
-        return Some(Dialect::Qvac);
-    }
-    let permission = model.get("permission")?.get(0)?.get("id")?.as_str()?;
-    permission
-        .strip_prefix("modelperm-")
-        .is_some_and(|id| Some(id) == model.get("id").and_then(Value::as_str))
-        .then_some(Dialect::MnnApp)
 }
 
 fn model(model: &Value) -> Option<Reported> {

@@ -272,7 +272,7 @@ impl Prober<'_> {
         match decision {
             Answer::Html(status) => return Err(Finding::WebPage { status }),
             _ if decision.refuses_key() => return Err(Finding::WrongKey { status }),
-            _ if matches!(status, 404 | 405) => return Err(Finding::Strange { status }),
+            _ if matches!(status, 404 | 405 | 501) => return Err(Finding::Strange { status }),
             _ => {}
         }
         let named = body.get("model").and_then(serde_json::Value::as_str).or(Some(Dialect::Laya.name()));
@@ -350,7 +350,8 @@ fn by_health(health: &Answer) -> Option<Dialect> {
 
 /// The app's answer while no model is chosen in it.
 fn is_mnn_app_without_model(list: &Answer) -> bool {
-    list.status() == 500 && list.error().is_some_and(|text| text.contains("current model"))
+    let says = |text: &str| text.contains("current model") || text.contains("session not available");
+    list.status() == 500 && list.error().is_some_and(says)
 }
 
 fn check_llama(answer: &Answer) -> Step<()> {
@@ -370,3 +371,7 @@ fn percent(body: &serde_json::Value) -> Option<u8> {
     let percent = progress.get("percent").unwrap_or(progress).as_f64()?;
     (0.0..=100.0).contains(&percent).then_some(percent as u8)
 }
+
+#[cfg(test)]
+#[path = "probe_tests.rs"]
+mod tests;

@@ -330,7 +330,7 @@ mod tests {
             ("https://abc .acu.run", UrlError::Character),
             ("https://ab\u{441}.acu.run", UrlError::Character),
             ("https://", UrlError::Host),
-            ("https:///", UrlError::Path),
+            ("https:///", UrlError::Host),
             ("https://a..b", UrlError::Host),
             ("https://-a.b", UrlError::Host),
             ("https://a_b.c", UrlError::Host),

@@ -1,0 +1,569 @@
+//! `huntgroup replicas`: the phones of a running gateway.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, IsTerminal as _, Read as _, Write},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use super::{
+    client::{AdminArgs, AdminClient, CliError},
+    table::{Align, Table, printable},
+};
+use crate::config::{
+    Moment,
+    secret::{self, Secret, Sources},
+};
+
+/// Between two looks while waiting for a drain. 500 ms: an operator watches.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Flags of `huntgroup replicas`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+A replica is named by its number, its name or its URL.
+
+Examples:
+  huntgroup replicas list
+  huntgroup replicas add https://0123456789abcdef.acu.run --slots 2 --label room=4
+  huntgroup replicas drain 0123456789abcdef --wait
+  huntgroup replicas patch 0123456789abcdef --expires-at 2027-01-31T18:00:00Z
+  huntgroup replicas list --json > pool.json && huntgroup replicas import pool.json")]
+pub struct ReplicasArgs {
+    #[command(subcommand)]
+    command: ReplicasCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum ReplicasCommand {
+    /// List the replicas
+    List(ListArgs),
+    /// Add a replica; what is not said is found by probing
+    Add(AddArgs),
+    /// Change what is said about a replica
+    Patch(PatchArgs),
+    /// Give a replica no new work; what runs there may end
+    Drain(DrainArgs),
+    /// Give a drained replica work again
+    Undrain(OneArgs),
+    /// Remove a replica, drained first
+    Remove(RemoveArgs),
+    /// Add many: a list made with `replicas list --json`, or by the Laya app's deploy script
+    Import(ImportArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+struct Common {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The gateway.
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+struct ListArgs {
+    /// Only replicas in this state
+    #[arg(long, value_name = "STATE")]
+    state: Option<String>,
+    /// Only replicas of this model
+    #[arg(long, value_name = "MODEL")]
+    model: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What can be said about a replica.
+#[derive(Clone, Debug, Default, Args)]
+struct StatedArgs {
+    /// A name for people and metrics [default: the host's first label]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// A model it serves, or MODEL=NAME-ON-THE-REPLICA; may be given more than once
+    #[arg(long = "model", value_name = "MODEL", value_parser = pair)]
+    models: Vec<(String, Option<String>)>,
+    /// Concurrent requests it takes
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    slots: Option<u16>,
+    /// Tokens that prompt and answer of one slot must fit
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    context_tokens: Option<u32>,
+    /// The key it wants, by reference: env:NAME or file:PATH
+    #[arg(long, value_name = "REF")]
+    api_key: Option<String>,
+    /// The engine: llama, qvac, mnn, mnn_app, laya or openai
+    #[arg(long, value_name = "NAME")]
+    dialect: Option<String>,
+    /// A word for operators; may be given more than once
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
+    labels: Vec<(String, Option<String>)>,
+    /// The end of its deployment, such as 2027-01-31T18:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    expires_at: Option<u64>,
+    /// What it costs
+    #[arg(long, value_name = "ACU")]
+    cost_acu_per_day: Option<f64>,
+}
+
+#[derive(Clone, Debug, Args)]
+struct AddArgs {
+    /// https://HOST[:PORT], nothing more
+    url: String,
+    #[command(flatten)]
+    stated: StatedArgs,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Clone, Debug, Args)]
+struct PatchArgs {
+    /// Number, name or URL
+    replica: String,
+    #[command(flatten)]
+    stated: StatedArgs,
+    /// Take a statement back, so that probing finds it: models, slots, context_tokens, api_key, dialect, labels,
+    /// expires_at or cost_acu_per_day; may be given more than once
+    #[arg(long = "clear", value_name = "FIELD", value_parser = CLEARABLE)]
+    clear: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+const CLEARABLE: [&str; 8] =
+    ["models", "slots", "context_tokens", "api_key", "dialect", "labels", "expires_at", "cost_acu_per_day"];
+
+#[derive(Clone, Debug, Args)]
+struct DrainArgs {
+    /// Number, name or URL
+    replica: String,
+    /// Cancel after so many seconds what still runs; it fails over if its client has seen nothing yet
+    #[arg(long, value_name = "SECONDS")]
+    deadline: Option<f64>,
+    /// Wait until nothing runs there any more
+    #[arg(long)]
+    wait: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Clone, Debug, Args)]
+struct OneArgs {
+    /// Number, name or URL
+    replica: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Clone, Debug, Args)]
+struct RemoveArgs {
+    /// Number, name or URL
+    replica: String,
+    /// At once: what runs there fails over or ends with an error
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Clone, Debug, Args)]
+struct ImportArgs {
+    /// The list; - reads standard input
+    file: PathBuf,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// `NAME` or `NAME=VALUE`.
+fn pair(text: &str) -> Result<(String, Option<String>), std::convert::Infallible> {
+    Ok(match text.split_once('=') {
+        Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+        None => (text.to_owned(), None),
+    })
+}
+
+/// Not a moment.
+#[derive(Debug, thiserror::Error)]
+#[error("a date with time and offset, such as 2027-01-31T18:00:00Z, or Unix seconds")]
+struct NoMoment;
+
+fn moment(text: &str) -> Result<u64, NoMoment> {
+    let seconds = || Moment::from_unix_seconds(text.parse().ok()?);
+    Moment::parse(text).or_else(seconds).map(Moment::unix_seconds).ok_or(NoMoment)
+}
+
+/// Runs a command. Results go to `out`, remarks to `err`.
+///
+/// # Errors
+/// The gateway can't be reached, or refuses.
+pub async fn run(args: ReplicasArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {
+    match args.command {
+        ReplicasCommand::List(args) => list(&client(&args.common)?, &args, out).await,
+        ReplicasCommand::Add(args) => {
+            let mut body = stated(&args.stated)?;
+            body.insert("url".into(), json!(args.url));
+            let replica = client(&args.common)?.post("/admin/replicas", &Value::Object(body)).await?;
+            tell(out, &args.common, &replica, "is in the pool")
+        }
+        ReplicasCommand::Patch(args) => {
+            let mut body = stated(&args.stated)?;
+            body.extend(args.clear.iter().map(|field| (field.clone(), Value::Null)));
+            if body.is_empty() {
+                return Err(CliError::Usage("nothing to change: say what, or what to --clear".into()));
+            }
+            let replica = client(&args.common)?.patch(&path(&args.replica, ""), &Value::Object(body)).await?;
+            tell(out, &args.common, &replica, "is changed")
+        }
+        ReplicasCommand::Drain(args) => drain(&client(&args.common)?, &args, LOOK_EVERY, out, err).await,
+        ReplicasCommand::Undrain(args) => {
+            let replica = client(&args.common)?.post(&path(&args.replica, "/undrain"), &json!({})).await?;
+            tell(out, &args.common, &replica, "takes work again")
+        }
+        ReplicasCommand::Remove(args) => remove(&client(&args.common)?, &args, out).await,
+        ReplicasCommand::Import(args) => import(&client(&args.common)?, &args, out, err).await,
+    }
+}
+
+fn client(common: &Common) -> Result<AdminClient, CliError> {
+    AdminClient::from_args(&common.admin)
+}
+
+fn stated(args: &StatedArgs) -> Result<Map<String, Value>, CliError> {
+    let mut body = Map::new();
+    let mut set = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            body.insert(name.to_owned(), value);
+        }
+    };
+    set("name", args.name.as_ref().map(|name| json!(name)));
+    let models: BTreeMap<_, _> = args.models.iter().cloned().collect();
+    set("models", (!models.is_empty()).then(|| json!(models)));
+    set("slots", args.slots.map(Value::from));
+    set("context_tokens", args.context_tokens.map(Value::from));
+    set("api_key", args.api_key.as_deref().map(look_up).transpose()?.map(|key| json!(key.reveal())));
+    set("dialect", args.dialect.as_ref().map(|name| json!(name)));
+    let labels: BTreeMap<_, _> =
+        args.labels.iter().map(|(name, value)| (name, value.as_deref().unwrap_or_default())).collect();
+    set("labels", (!labels.is_empty()).then(|| json!(labels)));
+    set("expires_at", args.expires_at.map(Value::from));
+    set("cost_acu_per_day", args.cost_acu_per_day.map(Value::from));
+    Ok(body)
+}
+
+fn look_up(reference: &str) -> Result<Secret, CliError> {
+    let env = |name: &str| std::env::var(name).ok();
+    let sources = Sources { env: &env, base: Path::new("") };
+    secret::resolve(reference, &sources).map_err(|error| CliError::Usage(format!("--api-key: {error}")))
+}
+
+/// The admin API's path of a replica. Everything but letters, digits and `-_.` is escaped: a URL is one part of it.
+fn path(replica: &str, action: &str) -> String {
+    let mut path = String::from("/admin/replicas/");
+    for byte in replica.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
+            path.push(char::from(byte));
+        } else {
+            path.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    path + action
+}
+
+fn tell(out: &mut dyn Write, common: &Common, replica: &Value, what: &str) -> Result<(), CliError> {
+    if common.json {
+        return print_json(out, replica);
+    }
+    writeln!(
+        out,
+        "{} (number {}, {}) {what}; state: {}.",
+        text(replica, "name"),
+        text(replica, "id"),
+        text(replica, "url"),
+        text(replica, "state")
+    )?;
+    Ok(())
+}
+
+async fn list(client: &AdminClient, args: &ListArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let answer = client.get("/admin/replicas").await?;
+    let all = answer["data"].as_array().cloned().unwrap_or_default();
+    let wanted = |replica: &Value| {
+        let model = |wanted: &str| replica["models"].as_array().is_some_and(|all| all.iter().any(|one| one == wanted));
+        args.state.as_deref().is_none_or(|state| replica["state"] == state) && args.model.as_deref().is_none_or(model)
+    };
+    let replicas: Vec<Value> = all.into_iter().filter(wanted).collect();
+    if args.common.json {
+        return print_json(out, &json!({ "object": "list", "data": replicas }));
+    }
+    if replicas.is_empty() {
+        writeln!(out, "No replicas. Add one: huntgroup replicas add https://HOST")?;
+        return Ok(());
+    }
+    let mut table = Table::new(&[
+        ("ID", Align::Right),
+        ("NAME", Align::Left),
+        ("STATE", Align::Left),
+        ("FOR", Align::Right),
+        ("BUSY", Align::Right),
+        ("MODELS", Align::Left),
+        ("ENGINE", Align::Left),
+        ("READ/S", Align::Right),
+        ("WRITE/S", Align::Right),
+        ("GOOD", Align::Right),
+        ("BAD", Align::Right),
+        ("NOTE", Align::Left),
+    ]);
+    for replica in &replicas {
+        table.row(row(replica));
+    }
+    Ok(table.write(out)?)
+}
+
+fn row(replica: &Value) -> [String; 12] {
+    let models: Vec<&str> = replica["models"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let rate = |field: &str| replica[field].as_f64().map_or_else(|| "-".into(), |rate| format!("{rate:.1}"));
+    [
+        text(replica, "id"),
+        text(replica, "name"),
+        text(replica, "state"),
+        replica["state_for_s"].as_f64().map_or_else(|| "-".into(), length),
+        format!("{}/{}", text(replica, "in_flight"), text(replica, "slots")),
+        if models.is_empty() { "-".into() } else { models.join(",") },
+        text(replica, "dialect"),
+        rate("prefill_tokens_per_second"),
+        rate("decode_tokens_per_second"),
+        text(replica, "answers"),
+        text(replica, "failures"),
+        replica["problem"].as_str().unwrap_or_default().to_owned(),
+    ]
+}
+
+/// A length of time in its two largest units.
+fn length(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3_600..86_400 => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3_600 % 24),
+    }
+}
+
+async fn drain(
+    client: &AdminClient,
+    args: &DrainArgs,
+    look_every: Duration,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), CliError> {
+    let body = args.deadline.map_or_else(|| json!({}), |seconds| json!({ "deadline_s": seconds }));
+    let mut replica = client.post(&path(&args.replica, "/drain"), &body).await?;
+    // From here on by number: that never means another one.
+    let path = path(&text(&replica, "id"), "");
+    let mut shown = None;
+    while args.wait && replica["drained"] != true {
+        let running = replica["in_flight"].as_u64();
+        if running != shown {
+            writeln!(err, "{}: {} still running", text(&replica, "name"), text(&replica, "in_flight"))?;
+            shown = running;
+        }
+        tokio::time::sleep(look_every).await;
+        replica = client.get(&path).await?;
+        if replica["draining"] != true {
+            return Err(CliError::Refused { status: 409, message: "somebody took the drain back".into() });
+        }
+    }
+    let what = if replica["drained"] == true { "is drained: nothing runs there" } else { "is draining" };
+    tell(out, &args.common, &replica, what)
+}
+
+async fn remove(client: &AdminClient, args: &RemoveArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let query = if args.force { "?force=true" } else { "" };
+    let removed = client.delete(&path(&args.replica, query)).await?;
+    if args.common.json {
+        return print_json(out, &removed);
+    }
+    let what = if removed["deleted"] == true { "is removed" } else { "is draining and goes once it is empty" };
+    writeln!(out, "{} {what}.", printable(&args.replica))?;
+    if let Some(note) = removed["note"].as_str() {
+        writeln!(out, "Note: {}.", printable(note))?;
+    }
+    Ok(())
+}
+
+async fn import(
+    client: &AdminClient,
+    args: &ImportArgs,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<(), CliError> {
+    let shown = args.file.display();
+    let text = if args.file.as_os_str() == "-" {
+        if io::stdin().is_terminal() {
+            writeln!(err, "reading a list from the terminal; end it with Ctrl-D")?;
+        }
+        let mut text = String::new();
+        io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        fs::read_to_string(&args.file)
+    };
+    let text = text.map_err(|error| CliError::Usage(format!("{shown} can't be read: {error}")))?;
+    let list: Value =
+        serde_json::from_str(&text).map_err(|error| CliError::Usage(format!("{shown} is not JSON: {error}")))?;
+    let done = client.post("/admin/replicas/import", &list).await?;
+    if args.common.json {
+        print_json(out, &done)?;
+    } else {
+        let count = |field: &str| done[field].as_u64().unwrap_or_default();
+        writeln!(out, "{} added, {} changed, {} as they were.", count("added"), count("changed"), count("unchanged"))?;
+    }
+    let refused = done["refused"].as_array().map_or(&[][..], Vec::as_slice);
+    for item in refused {
+        writeln!(
+            err,
+            "number {} of the list: {}",
+            item["index"].as_u64().unwrap_or_default() + 1,
+            text_of(&item["reason"])
+        )?;
+    }
+    match refused.len() {
+        0 => Ok(()),
+        count => Err(CliError::Refused { status: 400, message: format!("{count} of the list could not be taken") }),
+    }
+}
+
+fn print_json(out: &mut dyn Write, value: &Value) -> Result<(), CliError> {
+    writeln!(out, "{value:#}")?;
+    Ok(())
+}
+
+/// A field as a cell; `-` when it is not there.
+fn text(object: &Value, field: &str) -> String {
+    text_of(&object[field])
+}
+
+fn text_of(value: &Value) -> String {
+    match value {
+        Value::Null => "-".into(),
+        Value::String(text) => printable(text),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::{super::client::tests::OneAnswer, *};
+
+    #[derive(clap::Parser)]
+    struct Shell {
+        #[command(flatten)]
+        replicas: ReplicasArgs,
+    }
+
+    fn parse(words: &[&str]) -> Result<ReplicasCommand, clap::Error> {
+        Shell::try_parse_from([&["replicas"], words].concat()).map(|shell| shell.replicas.command)
+    }
+
+    const REPLICA: &str = r#"{"id":3,"name":"abc","url":"https://abc.acu.run","state":"ready","state_for_s":3725.5,
+        "in_flight":1,"slots":2,"models":["tiny"],"dialect":"llama","prefill_tokens_per_second":85.24,
+        "decode_tokens_per_second":null,"answers":7,"failures":1,"problem":null,"draining":false,"drained":false}"#;
+
+    #[tokio::test]
+    async fn replicas_are_listed_as_a_table() {
+        let list_of = format!(r#"{{"object":"list","data":[{REPLICA}]}}"#);
+        let gateway = OneAnswer::new(&[("200 OK", &list_of), ("200 OK", &list_of)]);
+        let listed = async |words: &[&str]| {
+            let ReplicasCommand::List(args) = parse(words).unwrap() else { panic!("list") };
+            let mut out = Vec::new();
+            list(&gateway.client, &args, &mut out).await.unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let expected = "\
+ID  NAME  STATE    FOR  BUSY  MODELS  ENGINE  READ/S  WRITE/S  GOOD  BAD  NOTE
+ 3  abc   ready  1h02m   1/2  tiny    llama     85.2        -     7    1
+";
+        assert_eq!(listed(&["list"]).await, expected);
+        assert!(listed(&["list", "--state", "out"]).await.starts_with("No replicas."));
+        gateway.asked();
+    }
+
+    #[tokio::test]
+    async fn a_drain_waits_until_nothing_runs_and_tells_how_far_it_is() {
+        let draining = REPLICA.replace("\"draining\":false", "\"draining\":true");
+        let drained =
+            draining.replace("\"drained\":false", "\"drained\":true").replace("\"in_flight\":1", "\"in_flight\":0");
+        let gateway = OneAnswer::new(&[("200 OK", &draining), ("200 OK", &draining), ("200 OK", &drained)]);
+        let ReplicasCommand::Drain(args) =
+            parse(&["drain", "https://abc.acu.run", "--wait", "--deadline", "60"]).unwrap()
+        else {
+            panic!("drain")
+        };
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        drain(&gateway.client, &args, Duration::ZERO, &mut out, &mut err).await.unwrap();
+        assert_eq!(err, b"abc: 1 still running\n");
+        assert!(String::from_utf8(out).unwrap().contains("is drained: nothing runs there"));
+        let asked = gateway.asked();
+        assert!(asked[0].starts_with("POST /admin/replicas/https%3A%2F%2Fabc.acu.run/drain "));
+        assert!(asked[0].ends_with("{\"deadline_s\":60.0}"));
+        assert!(asked[1].starts_with("GET /admin/replicas/3 "));
+    }
+
+    #[tokio::test]
+    async fn what_an_import_refuses_makes_it_fail_after_the_rest_is_taken() {
+        let done = r#"{"added":1,"changed":0,"unchanged":2,"refused":[{"index":3,"reason":"it has no url (yet)"}]}"#;
+        let gateway = OneAnswer::new(&[("200 OK", done)]);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "[]").unwrap();
+        let ReplicasCommand::Import(args) = parse(&["import", file.path().to_str().unwrap()]).unwrap() else {
+            panic!("import")
+        };
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let failed = import(&gateway.client, &args, &mut out, &mut err).await.unwrap_err();
+        assert_eq!(failed.exit_code(), 1);
+        assert_eq!(out, b"1 added, 0 changed, 2 as they were.\n");
+        assert_eq!(err, b"number 4 of the list: it has no url (yet)\n");
+        gateway.asked();
+    }
+
+    #[test]
+    fn flags_become_fields_and_nothing_else_is_sent() {
+        let words = [
+            "add",
+            "https://a",
+            "--slots",
+            "2",
+            "--model",
+            "a=/x.gguf",
+            "--model",
+            "b",
+            "--label",
+            "room=4",
+            "--expires-at",
+            "2000-02-29T12:00:00Z",
+        ];
+        let ReplicasCommand::Add(args) = parse(&words).unwrap() else { panic!("add") };
+        let expected = json!({"slots": 2, "models": {"a": "/x.gguf", "b": null}, "labels": {"room": "4"}, "expires_at": 951_825_600});
+        assert_eq!(Value::Object(stated(&args.stated).unwrap()), expected);
+    }
+
+    #[test]
+    fn wrong_flags_are_refused_before_anything_is_sent() {
+        for words in [
+            &["add"][..],
+            &["add", "https://a", "--slots", "0"],
+            &["add", "https://a", "--expires-at", "tomorrow"],
+            &["patch", "a", "--clear", "name"],
+            &["drain"],
+            &["frob"],
+        ] {
+            assert!(parse(words).is_err(), "{words:?}");
+        }
+    }
+}
