@@ -3,8 +3,8 @@
 //! Problem: a gateway reads every request and every streamed event, changes a few fields and passes the rest on. A tree
 //! of values per body costs more than the relaying itself, and two parses of one body can disagree about what it says.
 //!
-//! Choice: one strict scanner ([`json`]) walks the text once, notes what the gateway must know and *where* it stands,
-//! and a splice ([`edits`]) writes the original bytes with the few pieces changed. What was not understood is passed on
+//! Choice: one strict scanner (`json`) walks the text once, notes what the gateway must know and *where* it stands,
+//! and a splice (`edits`) writes the original bytes with the few pieces changed. What was not understood is passed on
 //! as it came.
 //!
 //! Rejected: serde structs with `flatten` (copies everything, loses key order and number text); `RawValue` (no depth

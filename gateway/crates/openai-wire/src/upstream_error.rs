@@ -4,7 +4,7 @@
 //! numeric codes, nothing at all, a page of HTML, a client's fault with a server's status, an error inside a 200. What
 //! follows (another replica? count it against this one? tell the client?) depends on the meaning, not on the spelling.
 //!
-//! Choice: read the spelling into one [`Said`], then decide by one table. Text reaches the client only from an engine's
+//! Choice: read the spelling into one record, then decide by one table. Text reaches the client only from an engine's
 //! JSON about the client's own request, bounded and without control characters; all else is our own words, since it may
 //! be the tunnel's page, a path on the phone, or written by someone who owns the phone.
 

@@ -54,18 +54,21 @@ impl Heads {
         }
     }
 
-    /// Keeps the first value of a field. Whether `raw` must give way to what is kept.
-    fn differs(&mut self, head: Head, raw: &str) -> bool {
+    /// Keeps the first sound value of a field (`None` is none). Whether what stands there must give way to what is kept.
+    fn differs(&mut self, head: Head, raw: Option<&str>) -> bool {
         let kept = match head {
             Head::Id => &mut self.id,
             Head::Created => &mut self.created,
             Head::Model => &mut self.model,
             Head::Fingerprint => &mut self.fingerprint,
         };
-        if kept.is_empty() && raw.len() <= MAX_KEPT {
-            kept.extend_from_slice(raw.as_bytes());
+        match raw {
+            Some(raw) if kept.is_empty() && raw.len() <= MAX_KEPT => {
+                kept.extend_from_slice(raw.as_bytes());
+                false
+            }
+            raw => !kept.is_empty() && raw.is_none_or(|raw| kept.as_slice() != raw.as_bytes()),
         }
-        kept.as_slice() != raw.as_bytes()
     }
 }
 
@@ -325,8 +328,10 @@ impl ChatStream {
     }
 
     fn head(&mut self, head: Head, scanner: &mut Scanner<'_>, chunk: &mut Chunk) -> Result<(), JsonError> {
+        let due = if head == Head::Created { Kind::Number } else { Kind::Text };
+        let sound = scanner.kind()? == due;
         let range = scanner.skip()?;
-        if self.heads.differs(head, scanner.slice(range.clone())) {
+        if self.heads.differs(head, sound.then(|| scanner.slice(range.clone()))) {
             self.edits.replace(range, Patch::Head(head));
         }
         if let Some(there) = chunk.heads.get_mut(head as usize) {

@@ -174,6 +174,20 @@ fn a_chunk_without_a_head_gets_the_one_that_others_had() {
 }
 
 #[test]
+fn a_head_that_is_no_head_is_not_kept() {
+    let chunk =
+        |id: &str| format!("data: {{\"id\":{id},\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"x\"}}}}]}}\n\n");
+    let endless = format!("\"{}\"", "i".repeat(300));
+    let ids = ["[1,\ndata: 2]", "null", &endless, "\"a\"", "7", &endless];
+    let upstream: String = ids.into_iter().map(chunk).collect();
+    let mut out = BytesMut::new();
+    new(false).push(upstream.as_bytes(), &mut out).expect("sound");
+    let ids: Vec<Value> = data(&out).iter().map(|event| event["id"].clone()).collect();
+    let long = "i".repeat(300);
+    assert_eq!(ids, [json!([1, 2]), Value::Null, json!(long), json!("a"), json!("a"), json!("a")]);
+}
+
+#[test]
 fn thinking_and_tool_calls_are_content_and_roles_and_blanks_are_not() {
     for (delta, content) in [
         (r#"{"role":"assistant"}"#, 0),
