@@ -107,10 +107,11 @@ impl Scheduler {
         }
         let answering = self.is_answering(id);
         let doubt = matches!(report, Report::Unreachable if !answering).then(|| self.connect_failed(id, now)).flatten();
+        // First the relay: a replica that is held for it is not ejected.
+        self.judge_relay(doubt, now);
         self.judge(id, now, |health, context| health.report(report, context));
-        match report {
-            Report::Ready | Report::Loading | Report::Misconfigured => self.seen_alive(id, now),
-            _ => self.judge_relay(doubt, now),
+        if matches!(report, Report::Ready | Report::Loading | Report::Misconfigured) {
+            self.seen_alive(id, now);
         }
     }
 
@@ -133,8 +134,8 @@ impl Scheduler {
             Outcome::Hard(kind) => {
                 let connect = matches!(kind, HardFailure::Connect | HardFailure::Tls);
                 let doubt = connect.then(|| self.connect_failed(id, now)).flatten();
-                self.observe(id, Evidence::Hard, now);
                 self.judge_relay(doubt, now);
+                self.observe(id, Evidence::Hard, now);
             }
             Outcome::Soft(SoftFailure::Busy { retry_after }) => self.rest(id, retry_after, now),
             Outcome::Soft(_) => self.observe(id, Evidence::Soft, now),

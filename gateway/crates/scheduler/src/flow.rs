@@ -72,27 +72,38 @@ impl Scheduler {
             self.pool.measure(attempt.replica, &timings, self.config.policy, &mut self.rng);
         }
         self.release(id, now);
+        let next = retry::next(outcome, content_sent);
+        if let Next::Elsewhere { spent, reached } = next {
+            self.charge(&attempt, spent, reached);
+        }
         let relay_down = self.learn(&attempt, outcome, now);
-        match retry::next(outcome, content_sent) {
+        match next {
             Next::End => self.forget(attempt.request),
-            Next::Elsewhere { spent, reached } => {
-                let context = self.pool.replicas.get(&attempt.replica).and_then(|r| r.spec.context_tokens);
-                let Some(request) = self.requests.get_mut(&attempt.request) else { return };
-                // An attempt that a dead relay swallowed never was one.
-                if !reached && relay_down {
-                    request.tried.retain(|tried| tried.replica != attempt.replica);
-                } else {
-                    request.spent += u32::from(spent);
-                    if let Some(tried) = request.tried.iter_mut().find(|tried| tried.replica == attempt.replica) {
-                        tried.reached = reached;
-                    }
+            Next::Elsewhere { .. } => {
+                if relay_down {
+                    self.refund_one(attempt.request, &[attempt.replica]);
                 }
                 if outcome == Outcome::ContextExceeded {
-                    request.too_long = true;
-                    request.need = context.map_or(request.need, |context| request.need.more_than(context));
+                    self.too_long(&attempt);
                 }
                 self.fail_over(&attempt, now);
             }
+        }
+    }
+
+    fn charge(&mut self, attempt: &Attempt, spent: bool, reached: bool) {
+        let Some(request) = self.requests.get_mut(&attempt.request) else { return };
+        request.spent += u32::from(spent);
+        if let Some(tried) = request.tried.iter_mut().find(|tried| tried.replica == attempt.replica) {
+            tried.reached = reached;
+        }
+    }
+
+    fn too_long(&mut self, attempt: &Attempt) {
+        let Some(request) = self.requests.get_mut(&attempt.request) else { return };
+        request.too_long = true;
+        if let Some(context) = self.pool.replicas.get(&attempt.replica).and_then(|r| r.spec.context_tokens) {
+            request.need = request.need.more_than(context);
         }
     }
 
@@ -108,6 +119,11 @@ impl Scheduler {
         if self.pool.prospect(request) == Prospect::Never && !request.tried.is_empty() {
             return self.exhausted(id, now);
         }
+        self.retry(id, now);
+    }
+
+    /// Another attempt now, if a slot and the budget allow, or a place at the front of the queue.
+    fn retry(&mut self, id: RequestId, now: Timestamp) {
         let choice = self.choose(id);
         match choice {
             Choice::Replica(replica) if self.budget.has_room(&self.config.retry) => self.dispatch(id, replica, now),
@@ -152,23 +168,26 @@ impl Scheduler {
 
     /// A relay is down: what was tried through it in vain was not tried.
     pub(crate) fn refund(&mut self, members: &[ReplicaId], now: Timestamp) {
-        let lanes = self.queue.models.values().flat_map(|queue| queue.lanes.values());
-        let waiting = lanes.flat_map(|lane| lane.retries.values().map(|place| place.request));
-        for id in waiting.chain(self.parked.iter().copied()).collect::<Vec<_>>() {
+        for id in self.requests.keys().copied().collect::<Vec<_>>() {
+            self.refund_one(id, members);
+        }
+        for id in self.parked.iter().copied().collect::<Vec<_>>() {
             let Some(request) = self.requests.get_mut(&id) else { continue };
-            let before = request.tried.len();
-            request.tried.retain(|tried| tried.reached || members.binary_search(&tried.replica).is_err());
-            request.spent = request.spent.saturating_sub((before - request.tried.len()) as u32);
-            if self.parked.contains(&id) && retry::may_try_again(&self.config.retry, request.dispatches, request.spent)
-            {
+            if retry::may_try_again(&self.config.retry, request.dispatches, request.spent) {
                 self.parked.remove(&id);
-                request.phase = Phase::Waiting { orphan_since: None };
-                self.enqueue(id, now);
+                self.retry(id, now);
             }
         }
     }
 
-    fn choose(&self, id: RequestId) -> Choice {
+    fn refund_one(&mut self, id: RequestId, members: &[ReplicaId]) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let before = request.tried.len();
+        request.tried.retain(|tried| tried.reached || members.binary_search(&tried.replica).is_err());
+        request.spent -= (before - request.tried.len()) as u32;
+    }
+
+    pub(crate) fn choose(&self, id: RequestId) -> Choice {
         let Some(request) = self.requests.get(&id) else { return Choice::NoneFree };
         let Some(pool) = self.pool.models.get(&request.spec.model) else { return Choice::NoneFree };
         let context = pool.threshold(request.spec.route, request.need);
@@ -213,7 +232,9 @@ impl Scheduler {
         let Some(request) = self.requests.get_mut(&id) else { return };
         let orphan = self.pool.prospect(request) != Prospect::Now;
         request.phase = Phase::Waiting { orphan_since: orphan.then_some(now) };
-        self.queue.push(id, request, orphan);
+        let pool = self.pool.models.get(&request.spec.model);
+        let lane_orphan = pool.is_none_or(|pool| pool.serving_fit(request.spec.route, request.need) == 0);
+        self.queue.push(id, request, lane_orphan);
         self.schedule(id);
     }
 
@@ -236,8 +257,8 @@ impl Scheduler {
     /// Stops a running attempt. Its request fails over if the client has seen nothing, and ends otherwise.
     pub(crate) fn cancel(&mut self, id: AttemptId, why: CancelReason, now: Timestamp) {
         let Some(attempt) = self.attempts.get(&id).copied() else { return };
-        self.release(id, now);
         self.effects.push_back(Effect::Cancel { attempt: id, request: attempt.request, why });
+        self.release(id, now);
         match why {
             _ if attempt.first_token => self.forget(attempt.request),
             CancelReason::Deadline => self.reject(attempt.request, ShedReason::Deadline, now),

@@ -1,5 +1,15 @@
 //! What holds after every call. Checked in debug builds, so in every test and in the seeded sweep; a release build
-//! pays nothing.
+//! pays nothing. A violation is a fault of the core, never of its input, hence the assertions.
+//!
+//! 1. Slots in use are the running attempts, and no more than a replica has (or had, when its slots were reduced).
+//! 2. Every live request is in exactly one place: waiting, running or parked; an ended one is nowhere.
+//! 3. No free slot is left that a waiting request may use, unless a retry has no budget.
+//! 4. No request was on one replica twice, nor on more than allowed.
+//! 5. The retry budget counts what runs; the queue's sums are the sums of what waits, within the bounds.
+//! 6. Nobody is forgotten: what can only change with news has a deadline or a probe outstanding.
+//! 7. The next deadline lies ahead.
+//! 8. The pool's indexes say what its replicas say.
+//! 9. Drained means empty; nothing runs where nothing may be.
 
 use crate::{scheduler::Scheduler, time::Timestamp};
 
@@ -7,4 +17,131 @@ use crate::{scheduler::Scheduler, time::Timestamp};
 pub(crate) fn check(_: &Scheduler, _: Timestamp) {}
 
 #[cfg(debug_assertions)]
-pub(crate) fn check(_s: &Scheduler, _now: Timestamp) {}
+pub(crate) use checked::check;
+
+#[cfg(debug_assertions)]
+mod checked {
+    use std::collections::BTreeSet;
+
+    use super::{Scheduler, Timestamp};
+    use crate::{
+        effect::ReplicaState,
+        id::{ReplicaId, RequestId},
+        pool::Prospect,
+        replica::{Replica, Standing},
+        request::{Phase, Request},
+        retry,
+        selection::Choice,
+        timer::Timer,
+    };
+
+    /// Above this many live requests only the sums are checked: the rest would make large tests quadratic.
+    const THOROUGH: usize = 2_000;
+
+    pub(crate) fn check(core: &Scheduler, now: Timestamp) {
+        assert!(core.timers.next().is_none_or(|at| at > now), "the next deadline is due already");
+        assert!(core.pool.dirty.is_empty() && core.pool.woken.is_empty(), "not settled");
+        sums(core);
+        if core.requests.len() > THOROUGH {
+            return;
+        }
+        core.requests.iter().for_each(|(id, request)| check_request(core, *id, request, now));
+        core.pool.replicas.iter().for_each(|(id, replica)| check_replica(core, *id, replica));
+        check_models(core);
+        core.timers.iter().for_each(|(timer, _)| check_owner(core, timer));
+    }
+
+    fn sums(core: &Scheduler) {
+        let retries = core.attempts.values().filter(|attempt| attempt.retry).count();
+        let counted = (core.budget.running as usize, core.budget.retries as usize);
+        assert_eq!(counted, (core.attempts.len(), retries), "the retry budget miscounts");
+        let live = core.queue.waiting() + core.attempts.len() + core.parked.len();
+        assert_eq!(core.requests.len(), live, "a request is nowhere, or in two places");
+        let bounds = &core.config.queue;
+        assert!(
+            core.reconfigured || core.queue.fresh() <= bounds.max_requests,
+            "{} wait where {} may",
+            core.queue.fresh(),
+            bounds.max_requests
+        );
+        assert!(!core.requests.is_empty() || (core.queue.bytes() == 0 && core.queue.depths().is_empty()));
+    }
+
+    fn check_request(core: &Scheduler, id: RequestId, request: &Request, now: Timestamp) {
+        let tried: BTreeSet<ReplicaId> = request.tried.iter().map(|tried| tried.replica).collect();
+        assert_eq!(tried.len(), request.tried.len(), "{id:?} was on one replica twice");
+        let limits = core.reconfigured || request.dispatches <= retry::max_tries(&core.config.retry);
+        assert!(limits, "{id:?} had {} attempts", request.dispatches);
+        assert_eq!(core.parked.contains(&id), matches!(request.phase, Phase::Parked { .. }));
+        match request.phase {
+            Phase::Running(attempt) => {
+                let attempt = core.attempts.get(&attempt);
+                assert_eq!(attempt.map(|attempt| attempt.request), Some(id), "{id:?} runs nowhere");
+                assert!(request.spec.deadline.is_none_or(|at| at > now), "{id:?} runs beyond its deadline");
+            }
+            Phase::Parked { until } => assert!(until > now, "{id:?} is parked for good"),
+            Phase::Waiting { orphan_since } => {
+                let prospect = core.pool.prospect(request);
+                assert_eq!(orphan_since.is_none(), prospect == Prospect::Now, "{id:?} misjudges its prospects");
+                assert!(prospect != Prospect::Never || request.tried.is_empty(), "{id:?} waits in vain");
+                let placeable = matches!(core.choose(id), Choice::Replica(_));
+                let no_budget = request.is_retry() && !core.budget.has_room(&core.config.retry);
+                assert!(!placeable || no_budget, "{id:?} waits beside a free slot");
+                assert!(!no_budget || !placeable || core.starved, "{id:?} lacks budget and nobody remembers");
+                if orphan_since.is_some() {
+                    assert!(core.timers.get(Timer::Request(id)).is_some(), "{id:?} waits for nobody for good");
+                }
+            }
+        }
+    }
+
+    fn check_replica(core: &Scheduler, id: ReplicaId, replica: &Replica) {
+        for attempt in &replica.running {
+            assert_eq!(core.attempts.get(attempt).map(|attempt| attempt.replica), Some(id), "a slot is held by nobody");
+        }
+        let running = core.attempts.values().filter(|attempt| attempt.replica == id).count();
+        assert_eq!(running, replica.running.len(), "{id:?} runs what holds no slot");
+        assert!(running <= replica.ceiling, "{id:?} runs {running} on {} slots", replica.ceiling);
+        assert_eq!(replica.indexed, Some(replica.facts()), "{id:?} changed beside the indexes");
+        if let Some(drain) = replica.drain {
+            assert_eq!(
+                drain.said,
+                replica.running.is_empty(),
+                "{id:?} is drained and nobody said so, or not and somebody did"
+            );
+        }
+        let waits_for_news = matches!(replica.health.state, ReplicaState::Out | ReplicaState::Suspect);
+        let news = replica.health.probing || replica.health.probe_at.is_some();
+        assert!(!waits_for_news || news, "{id:?} is {:?} for good", replica.health.state);
+        assert_eq!(core.timers.get(Timer::Probe(id)), replica.health.probe_at);
+        assert_eq!(core.timers.get(Timer::Rested(id)), replica.rests_until);
+        for (model, rank) in replica.spec.models.iter().zip(&replica.ranks) {
+            let offered = core.pool.models[model].offers.iter().filter(|(offered, _)| *offered == id).count();
+            assert_eq!(offered, usize::from(rank.is_some()));
+            assert_eq!(offered > 0, replica.free() > 0, "{id:?} is offered without a free slot, or is not with one");
+        }
+    }
+
+    fn check_models(core: &Scheduler) {
+        for (model, pool) in &core.pool.models {
+            let members = || pool.members.iter().map(|id| &core.pool.replicas[id]);
+            let serving = members().filter(|replica| replica.standing() == Standing::Serving);
+            let slots: usize = serving.clone().map(|replica| usize::from(replica.spec.slots)).sum();
+            assert_eq!((pool.serving, pool.serving_slots), (serving.count(), slots), "{model:?} miscounts who serves");
+            assert_eq!(pool.out, members().filter(|replica| replica.facts().out).count());
+            assert_eq!(pool.soft_out, members().filter(|replica| replica.facts().soft_out).count());
+        }
+        for (id, relay) in &core.pool.relays {
+            let serves = |member: &&ReplicaId| core.pool.replicas[*member].standing() == Standing::Serving;
+            assert_eq!(relay.active, relay.members.iter().filter(serves).count(), "{id:?} miscounts its members");
+        }
+    }
+
+    fn check_owner(core: &Scheduler, timer: Timer) {
+        let known = match timer {
+            Timer::Request(id) => core.requests.contains_key(&id),
+            Timer::Probe(id) | Timer::Rested(id) | Timer::Drain(id) => core.pool.replicas.contains_key(&id),
+        };
+        assert!(known, "{timer:?} concerns nobody");
+    }
+}

@@ -81,7 +81,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// `orphan` says whether the lane has a replica now; looked at only when the lane is new.
+    /// `orphan` says whether no serving replica fits the request's lane; looked at only when the lane is new.
     pub(crate) fn push(&mut self, id: RequestId, request: &Request, orphan: bool) {
         let queue = self.models.entry(request.spec.model).or_default();
         let lane = match queue.lanes.entry(LaneKey::of(request)) {

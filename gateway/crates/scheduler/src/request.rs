@@ -104,10 +104,6 @@ impl Request {
         self.tried.iter().any(|tried| tried.replica == replica)
     }
 
-    pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.phase, Phase::Waiting { .. })
-    }
-
     /// Time spent waiting so far, all stints together.
     pub(crate) fn waited(&self, now: Timestamp) -> Duration {
         now.since(self.queued_from)

@@ -64,7 +64,7 @@ pub(crate) struct RetryBudget {
 impl RetryBudget {
     pub(crate) fn has_room(&self, config: &RetryConfig) -> bool {
         let share = (config.budget_share.max(0.0) * f64::from(self.running)) as u32;
-        self.retries < share.max(config.budget_floor)
+        self.retries < share.max(config.budget_floor).max(1)
     }
 
     pub(crate) fn start(&mut self, retry: bool) {

@@ -62,10 +62,12 @@ impl Timers {
         self.due.first().map(|(at, _)| *at)
     }
 
+    #[cfg(debug_assertions)]
     pub(crate) fn get(&self, timer: Timer) -> Option<Timestamp> {
         self.at.get(&timer).copied()
     }
 
+    #[cfg(debug_assertions)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Timer, Timestamp)> + '_ {
         self.at.iter().map(|(timer, at)| (*timer, *at))
     }

@@ -2,4 +2,5 @@
 
 mod choice;
 mod failover;
+mod relay;
 mod rig;

@@ -1,0 +1,108 @@
+//! When what stands in front of the replicas fails, the replicas are not to blame.
+
+use scheduler::{ChangeReason, Event, Outcome, ReplicaState, Report, ShedReason};
+
+use crate::rig::{CONNECT, Rig, config, request, seconds, spec};
+
+/// Three replicas of one slot behind one relay.
+fn behind_one_relay(replicas: u32) -> Rig {
+    let mut rig = Rig::new(config());
+    (1..=replicas).for_each(|id| rig.ready(id, spec(1)));
+    rig
+}
+
+#[test]
+fn a_relay_that_fails_is_held_without_growing_penalties_and_costs_no_request() {
+    let mut rig = behind_one_relay(3);
+    let (request, mut attempt, _) = rig.place(request());
+    for _ in 0..2 {
+        rig.end(attempt, CONNECT);
+        attempt = rig.dispatched(request).expect("another replica is free").0;
+    }
+    rig.end(attempt, CONNECT);
+    let held: Vec<_> = rig.changes().into_iter().filter(|(_, _, why)| *why == ChangeReason::RelayDown).collect();
+    assert_eq!(held.len(), 3, "all three are held: {held:?}");
+    rig.pass(seconds(20));
+    assert_eq!(rig.rejected(request), None, "three attempts were swallowed by the relay and do not count");
+    assert!((1..=3).all(|id| rig.state(id) == ReplicaState::Out));
+
+    rig.report(2, Report::Ready);
+    assert_eq!(rig.state(2), ReplicaState::Ready, "held, so no probation");
+    assert_eq!(rig.dispatched(request).map(|(_, replica)| replica), Some(2));
+    rig.report(1, Report::Ready);
+    rig.report(3, Report::Ready);
+    assert!((1..=3).all(|id| rig.state(id) == ReplicaState::Ready));
+}
+
+#[test]
+fn when_one_comes_back_the_others_are_probed_at_once() {
+    let mut rig = behind_one_relay(4);
+    // Twice: the probes that the first failures asked for come to nothing.
+    for id in [1, 2, 3, 4, 1, 2, 3, 4] {
+        rig.report(id, Report::Unreachable);
+    }
+    assert!((1..=4).all(|id| rig.state(id) == ReplicaState::Out));
+    rig.heard();
+    rig.report(3, Report::Ready);
+    let mut probed = rig.probes();
+    probed.sort_unstable();
+    assert_eq!(probed, [1, 2, 4]);
+}
+
+#[test]
+fn when_half_of_a_relay_fails_the_other_half_is_asked() {
+    let mut rig = behind_one_relay(4);
+    rig.report(1, Report::Unreachable);
+    rig.heard();
+    rig.report(2, Report::Unreachable);
+    let mut probed = rig.probes();
+    probed.sort_unstable();
+    assert_eq!(probed, [2, 3, 4], "the suspect itself, and those that said nothing yet");
+    rig.report(3, Report::Ready);
+    rig.report(4, Report::Ready);
+    assert_eq!(rig.state(3), ReplicaState::Ready);
+    assert_eq!(rig.view(1).why, ChangeReason::HardFailure);
+}
+
+#[test]
+fn a_request_waits_for_a_held_relay_no_longer_than_for_any_replica() {
+    let mut rig = behind_one_relay(3);
+    for id in 1..=3 {
+        rig.report(id, Report::Unreachable);
+    }
+    let request = rig.ask(request());
+    rig.pass(seconds(29));
+    assert_eq!(rig.rejected(request), None);
+    rig.pass(seconds(1));
+    assert_eq!(rig.rejected(request).map(|(reason, _)| reason), Some(ShedReason::NoCapacity));
+}
+
+#[test]
+fn an_exhausted_request_hears_its_verdict_when_the_relay_proves_innocent() {
+    let mut rig = behind_one_relay(10);
+    let (request, mut attempt, _) = rig.place(request());
+    for _ in 0..2 {
+        rig.end(attempt, CONNECT);
+        attempt = rig.dispatched(request).expect("another replica is free").0;
+    }
+    rig.end(attempt, CONNECT);
+    assert_eq!(rig.rejected(request), None, "it may be the relay");
+    assert_eq!(rig.core.waiting(), 1);
+    rig.pass(seconds(5));
+    assert_eq!(rig.rejected(request).map(|(reason, _)| reason), Some(ShedReason::AttemptsExhausted));
+}
+
+#[test]
+fn a_stream_that_runs_through_the_hold_is_not_cut_and_ends_it() {
+    let mut rig = behind_one_relay(3);
+    let (stream, attempt, at) = rig.place(request());
+    for id in [1, 2, 3, 1, 2, 3] {
+        rig.report(id, Report::Unreachable);
+    }
+    assert_eq!(rig.state(at), ReplicaState::Out);
+    assert_eq!(rig.cancelled(), []);
+    rig.tell(Event::FirstToken { attempt });
+    assert_eq!(rig.probes().len(), 3, "somebody is there after all");
+    rig.tell(Event::AttemptEnded { attempt, outcome: Outcome::Success, content_sent: true, timings: None });
+    assert!(rig.core.request(stream, rig.now).is_none());
+}

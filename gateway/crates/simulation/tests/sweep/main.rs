@@ -1,0 +1,65 @@
+//! The adversary: seeded random events and faults against the scheduler. Its invariants are checked after every call (debug
+//! builds), a shadow outside the core counts along, and in the end everything must have ended.
+//!
+//! `HUNTGROUP_SEEDS=N` runs N seeds instead of 200, `HUNTGROUP_SEED=K` only seed K.
+
+mod shadow;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::world::{Trace, run};
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|value| value.parse().expect("the variable should hold a number"))
+}
+
+#[test]
+fn no_seed_breaks_a_promise() {
+    let seeds = match number("HUNTGROUP_SEED") {
+        Some(seed) => seed..=seed,
+        None => 1..=number("HUNTGROUP_SEEDS").unwrap_or(200),
+    };
+    let enough = seeds.clone().count() >= 100;
+    let mut total = Trace::default();
+    for seed in seeds {
+        match catch_unwind(AssertUnwindSafe(|| run(seed))) {
+            Ok(trace) => total = total + trace,
+            Err(cause) => {
+                eprintln!("seed {seed} failed; replay it with HUNTGROUP_SEED={seed}");
+                resume_unwind(cause);
+            }
+        }
+    }
+    println!("{total:?}");
+    if enough {
+        reaches_what_it_is_meant_to_test(&total);
+    }
+}
+
+/// A sweep that never comes near a promise does not test it.
+fn reaches_what_it_is_meant_to_test(total: &Trace) {
+    let reached = [
+        ("failover", total.failovers),
+        ("cancel", total.cancels),
+        ("drain", total.drained),
+        ("held relay", total.relay_holds),
+        ("request sent again after its relay was down", total.refunded),
+        ("lifted mark", total.lifted),
+    ];
+    for (what, count) in reached {
+        assert!(count > 0, "no {what}: {total:?}");
+    }
+    let reasons = total.rejections.iter().filter(|count| **count > 0).count();
+    assert!(reasons == total.rejections.len(), "some reason to refuse is never given: {total:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace_and_another_seed_another() {
+    let (first, again, other) = (run(42), run(42), run(43));
+    assert_eq!(first, again);
+    assert_ne!(first.hash, other.hash);
+    for trace in [first, other] {
+        assert!(trace.calls > 300 && trace.dispatches > 5, "hardly anything happened: {trace:?}");
+    }
+}
