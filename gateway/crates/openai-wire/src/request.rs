@@ -78,8 +78,6 @@ struct Layout {
     front: usize,
     /// Members to be left out.
     cuts: Edits<Patch>,
-    /// Whether any member stays.
-    kept: bool,
     /// The model's value, quotes included.
     model: Option<Range<usize>>,
     /// The value of `stream`, if it is there.
@@ -148,12 +146,10 @@ impl Request {
         if rewrite.ask_usage && self.stream && self.route.has_stream_options() {
             self.patch_usage(&mut edits, &mut front);
         }
-        let last = front.len();
-        for (n, patch) in front.into_iter().enumerate() {
+        // A required member always follows, so each new one ends in a comma.
+        for patch in front {
             edits.insert(layout.front, patch);
-            if layout.kept || n + 1 < last {
-                edits.insert(layout.front, Patch::Static(","));
-            }
+            edits.insert(layout.front, Patch::Static(","));
         }
         edits.sort();
         let mut segments = Segments::with_capacity(2 * edits.len() + 1);
@@ -376,7 +372,7 @@ impl Facts {
                 cuts.drop(key.before, key.start, scanner.at(), &mut facts.layout.cuts, Patch::Cut);
             }
         }
-        facts.layout.kept = cuts.finish(&mut facts.layout.cuts, Patch::Cut);
+        cuts.finish(&mut facts.layout.cuts, Patch::Cut);
         scanner.finish()?;
         Ok(facts)
     }
