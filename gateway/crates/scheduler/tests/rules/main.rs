@@ -2,5 +2,8 @@
 
 mod choice;
 mod failover;
+mod health;
+mod limits;
+mod operator;
 mod relay;
 mod rig;
