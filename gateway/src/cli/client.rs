@@ -77,9 +77,6 @@ pub enum CliError {
         /// What is strange.
         why: String,
     },
-    /// The command's own work failed.
-    #[error("{0}")]
-    Failed(String),
     /// The terminal or file that is written to.
     #[error("can't write: {0}")]
     Output(#[from] std::io::Error),
