@@ -33,7 +33,13 @@ const TOKEN_VARIABLE: &str = "HUNTGROUP_ADMIN_TOKEN";
 #[derive(Clone, Debug, clap::Args)]
 pub struct AdminArgs {
     /// Address of the admin listener
-    #[arg(id = "admin_url", long = "admin", value_name = "URL", env = "HUNTGROUP_ADMIN", default_value = "http://127.0.0.1:9091")]
+    #[arg(
+        id = "admin_url",
+        long = "admin",
+        value_name = "URL",
+        env = "HUNTGROUP_ADMIN",
+        default_value = "http://127.0.0.1:9091"
+    )]
     pub url: String,
     /// Where the admin token is: env:NAME or file:PATH [default: env:HUNTGROUP_ADMIN_TOKEN, if set]
     // By reference only: other users of the machine can read a command's arguments.
