@@ -1,8 +1,8 @@
 //! Each dialect's routes, shapes and errors.
 
 use crate::SOON;
-use crate::client::{Answer, Client, ask, chat, get, post, post_with};
-use fakephone::{Continuation, Dialect, PhoneConfig, PhoneHandle, answer_text, spawn};
+use crate::client::{Answer, Client, ask, chat, frame, get, post, post_with};
+use fakephone::{Continuation, Dialect, HeadTiming, PhoneConfig, PhoneHandle, answer_text, spawn};
 use serde_json::{Value, json};
 use simulation::phone::ModelSpeed;
 use std::time::Duration;
@@ -336,4 +336,40 @@ async fn laya_decides_and_refuses_a_second_case_while_it_does() {
     running.shutdown().await;
     let bad = ask(&phone, post("/v1/chat/completions", &short)).await.expect("an answer");
     assert_eq!((bad.status, bad.json()), (404, json!({"detail": "Not Found"})));
+}
+
+#[tokio::test]
+async fn mnncli_opens_its_port_only_when_the_model_has_loaded() {
+    let config = PhoneConfig::default().with_dialect(Dialect::Mnn).with_load_time(Duration::from_millis(200));
+    let phone = spawn(config).await.expect("a phone");
+    let opens = async {
+        let mut refused = 0;
+        while tokio::net::TcpStream::connect(phone.address()).await.is_err() {
+            refused += 1;
+            tokio::task::yield_now().await;
+        }
+        refused
+    };
+    let refused = tokio::time::timeout(SOON, opens).await.expect("it opens");
+    assert!(refused > 0, "it was closed at first");
+    assert_eq!(ask(&phone, chat("x", json!({}))).await.expect("an answer").status, 200);
+}
+
+#[tokio::test]
+async fn a_stream_whose_head_has_left_gets_a_comment_in_every_long_silence() {
+    for (dialect, head, comment) in [
+        (Dialect::MnnApp, HeadTiming::AtOnce, ":keep-alive\r\n\r\n"),
+        (Dialect::Llama, HeadTiming::WhenSlotTaken, ":\n\n"),
+    ] {
+        let mut config = PhoneConfig::default().with_dialect(dialect).with_model_speed(ModelSpeed::QWEN_9B, 1.0);
+        config.ping_interval = Duration::from_millis(20);
+        config.head = head;
+        let phone = spawn(config).await.expect("a phone");
+        let mut client = Client::to(&phone).await;
+        let long = "word ".repeat(500);
+        let mut body = client.start(chat(&long, json!({"stream": true}))).await.expect("a head").into_body();
+        let first = frame(&mut body).await.expect("a piece").expect("no error");
+        assert_eq!(String::from_utf8_lossy(&first), comment);
+        assert_eq!(phone.stats().written_tokens, 0, "the prompt is still being read");
+    }
 }

@@ -1,5 +1,6 @@
 //! The fake phone over real sockets: what it speaks, how it fails, and what it counts.
 
+mod binary;
 mod client;
 mod control;
 mod dialects;
