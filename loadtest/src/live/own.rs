@@ -28,6 +28,8 @@ use tempfile::TempDir;
 /// Key of the only tenant. The gateway listens on this machine's loopback only, for as long as the play lasts.
 pub(crate) const KEY: &str = "hg-loadtest-own-gateway";
 const TOKEN: &str = "loadtest-own-operator";
+/// File with the certificate of the relay's authority.
+const AUTHORITY: &str = "relay-ca.pem";
 /// Ports tried for the gateway: below those that systems hand out by themselves.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 /// For a gateway to start and find all its phones well.
@@ -96,7 +98,7 @@ impl Own {
         let directory = tempfile::tempdir().map_err(|error| OwnError::File(std::env::temp_dir(), error))?;
         let (public, operator) = two_free_ports()?;
         let config = config(scenario, &phones, directory.path(), public, operator);
-        write(&directory.path().join("relay-ca.pem"), relay.ca_pem())?;
+        write(&directory.path().join(AUTHORITY), relay.ca_pem())?;
         let path = directory.path().join("huntgroup.toml");
         write(&path, &config)?;
         let log = log_of(directory.path());
@@ -113,7 +115,7 @@ impl Own {
             .stderr(copy)
             .spawn()
             .map_err(|error| OwnError::Program(program.to_owned(), error))?;
-        let own = Self {
+        let mut own = Self {
             gateway: Gateway(child),
             directory,
             _relay: relay,
@@ -130,9 +132,13 @@ impl Own {
         Admin::new(&self.admin_url, Some(TOKEN)).await
     }
 
-    async fn wait_until_ready(&self, expected: usize) -> Result<(), OwnError> {
+    async fn wait_until_ready(&mut self, expected: usize) -> Result<(), OwnError> {
         let (pool, admin) = (Pool::new(&self.url).await?, self.admin().await?);
+        let child = &mut self.gateway.0;
         let why = settle(READY_LIMIT, async || {
+            if let Ok(Some(status)) = child.try_wait() {
+                return (Some(status.to_string()), true);
+            }
             if let Err(failure) = call(&pool, "GET", "/healthz", None, None).await {
                 return (Some(failure.to_string()), false);
             }
@@ -221,10 +227,11 @@ fn config(scenario: &Scenario, phones: &[OwnPhone], directory: &Path, public: u1
     let mut text = format!(
         "[server]\nlisten = [\"127.0.0.1:{public}\"]\nmax_connections_per_address = 60000\n\n\
          [admin]\nlisten = \"127.0.0.1:{operator}\"\ntoken = \"env:LOADTEST_TOKEN\"\n\n\
-         [store]\npath = {:?}\n\n[pool]\nca_file = \"relay-ca.pem\"\nallow_private = true\n\n\
+         [store]\npath = {:?}\n\n[pool]\nca_file = {:?}\nallow_private = true\n\n\
          [telemetry]\naccess_log = false\nlog_level = \"info\"\n\n\
          [tenants.loadtest]\nkeys = [\"env:LOADTEST_KEY\"]\n",
-        directory.join("huntgroup.db")
+        directory.join("huntgroup.db"),
+        directory.join(AUTHORITY)
     );
     for phone in phones.iter().filter(|phone| !phone.spare) {
         write!(text, "\n[[replicas]]\nurl = {:?}\nname = {:?}\n", phone.handle.url(), phone.name).ok();

@@ -71,11 +71,11 @@ fn log_steps(low: f64, high: f64) -> Vec<f64> {
     (first..=last).flat_map(|decade| [1.0, 2.0, 5.0].map(|step| step * 10_f64.powi(decade))).filter(within).collect()
 }
 
-/// The round step that cuts `span` into about `parts`.
+/// The round step that cuts `span` into about `parts`, rather a few more than a few less.
 fn step_for(span: f64, parts: f64) -> f64 {
     let raw = span / parts;
     let decade = 10_f64.powf(raw.log10().floor());
-    let round = [1.0, 2.0, 5.0, 10.0].into_iter().find(|step| step * decade >= raw * 0.999_999);
+    let round = [1.0, 2.0, 5.0, 10.0].into_iter().find(|step| step * decade >= raw * 0.7);
     round.unwrap_or(10.0) * decade
 }
 

@@ -6,6 +6,7 @@ use crate::scenario::{Clock, Expectation, Measure, Point, Statistic, Total};
 /// What each expectation came to.
 pub(super) fn judge(expectations: &[Expectation], report: &Report) -> Vec<Outcome> {
     let outcome = |expectation: &Expectation| {
+        let timed = matches!(expectation.statistic, Statistic::Class(_, Measure::Time(..)));
         let (what, value) = match &expectation.statistic {
             Statistic::Total(total) => (total.name().to_owned(), of_all(report, *total)),
             Statistic::Class(class, measure) => {
@@ -13,7 +14,7 @@ pub(super) fn judge(expectations: &[Expectation], report: &Report) -> Vec<Outcom
             }
         };
         let holds = value.is_some_and(|value| expectation.bound.holds(value));
-        Outcome { what, value, bound: expectation.bound, holds }
+        Outcome { what, unit: if timed { "s" } else { "" }, value, bound: expectation.bound, holds }
     };
     expectations.iter().map(outcome).collect()
 }

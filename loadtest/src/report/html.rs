@@ -105,12 +105,12 @@ fn expectations(out: &mut String, report: &Report) {
     out.push_str("<section><h2>Expected</h2><ul class=\"checks\">");
     for outcome in &report.expectations {
         let (class, mark) = if outcome.holds { ("good", "✓") } else { ("bad", "✗") };
-        let value = outcome.value.map_or_else(|| "not measured".to_owned(), number);
         write!(
             out,
-            "<li><span class=\"{class}\">{mark}</span> {} is <b>{value}</b>, expected {}</li>",
+            "<li><span class=\"{class}\">{mark}</span> {} is <b>{}</b>, expected {}</li>",
             escape(&outcome.what.replace('_', " ")),
-            escape(&outcome.bound.to_string())
+            escape(&outcome.shown()),
+            escape(&outcome.wanted())
         )
         .ok();
     }

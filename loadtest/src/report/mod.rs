@@ -186,6 +186,8 @@ pub(crate) struct PhoneReport {
 pub(crate) struct Outcome {
     /// Which.
     pub(crate) what: String,
+    /// Its unit: `s` or nothing.
+    pub(crate) unit: &'static str,
     /// It; null if it was not measured, which is a failure.
     pub(crate) value: Option<f64>,
     /// Where it should lie.
@@ -218,6 +220,21 @@ pub(crate) struct Point {
     pub(crate) class: u32,
     /// Whether it failed.
     pub(crate) failed: bool,
+}
+
+impl Outcome {
+    /// The value with its unit.
+    fn shown(&self) -> String {
+        self.value.map_or_else(
+            || "not measured".to_owned(),
+            |value| format!("{} {}", text::number(value), self.unit).trim_end().to_owned(),
+        )
+    }
+
+    /// Where it should lie, with the unit.
+    fn wanted(&self) -> String {
+        format!("{} {}", self.bound, self.unit).trim_end().to_owned()
+    }
 }
 
 fn by_name<S: Serializer>(classes: &[ClassReport], serializer: S) -> Result<S::Ok, S::Error> {

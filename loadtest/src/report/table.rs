@@ -55,8 +55,7 @@ pub(crate) fn print(out: &mut dyn Write, report: &Report, colour: bool) -> io::R
     }
     for outcome in &report.expectations {
         let mark = if outcome.holds { paint("ok    ", "32") } else { paint("FAILED", "31;1") };
-        let value = outcome.value.map_or_else(|| "not measured".to_owned(), number);
-        writeln!(out, "{mark}  {} is {value}, expected {}", outcome.what, outcome.bound)?;
+        writeln!(out, "{mark}  {} is {}, expected {}", outcome.what, outcome.shown(), outcome.wanted())?;
     }
     writeln!(out, "\n{}", if report.passed { paint("PASSED", "32;1") } else { paint("FAILED", "31;1") })
 }

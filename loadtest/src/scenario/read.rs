@@ -211,4 +211,19 @@ p98 = { max = 1 }
         let mistakes = read("name = \"x\"\nwhy = \n").expect_err("broken");
         assert!(mistakes.iter().any(|one| one.line == 2 && one.why.starts_with("not TOML")), "{mistakes:?}");
     }
+
+    #[test]
+    fn every_scenario_of_the_project_is_read_and_says_what_it_expects() {
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
+        let mut count = 0;
+        for entry in std::fs::read_dir(directory).expect("the scenarios") {
+            let path = entry.expect("a file").path();
+            let text = std::fs::read_to_string(&path).expect("text");
+            let scenario = read(&text).unwrap_or_else(|mistakes| panic!("{}: {mistakes:#?}", path.display()));
+            assert_eq!(Some(scenario.name.as_str()), path.file_stem().and_then(|name| name.to_str()));
+            assert!(text.starts_with('#') && !scenario.expect.is_empty(), "{}", path.display());
+            count += 1;
+        }
+        assert!(count >= 7, "{count}");
+    }
 }
