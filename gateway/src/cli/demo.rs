@@ -30,6 +30,9 @@ use crate::{
     upstream::{Endpoint, TlsError, Upstream},
 };
 
+/// Shown where the configuration's file is.
+const NO_FILE: &str = "(the demonstration has no configuration file)";
+
 /// Flags of `huntgroup demo`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
@@ -122,7 +125,9 @@ pub(super) fn run(args: &DemoArgs) -> Result<u8, Failure> {
     let config = config(&stage, &phones, &folder.ca());
     let tasks = Tasks::default();
     runtime.block_on(perform(args.clone(), stage, phones, folder, &tasks));
-    let done = serve::start(config, app::Options::default());
+    // A reload would read a file, and there is none: it is refused with this in its words.
+    let options = app::Options { config_path: Some(NO_FILE.into()), ..app::Options::default() };
+    let done = serve::start(config, options);
     runtime.block_on(tasks.stop(Duration::from_secs(1)));
     done
 }

@@ -6,10 +6,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
-use scheduler::{ModelId, RelayId, ReplicaId, Snapshot};
+use scheduler::{ModelId, RelayId, ReplicaId, ReplicaState, Snapshot};
 use store::Store;
 use tokio::sync::{Notify, broadcast};
 
@@ -41,6 +42,8 @@ pub struct Fleet {
     pub(super) change: tokio::sync::Mutex<()>,
     /// There is something in `urgent`.
     pub(super) wake: Notify,
+    /// A replica said something, or left.
+    pub(super) heard: Notify,
     /// Replicas to probe as soon as may be.
     pub(super) urgent: Mutex<BTreeSet<ReplicaId>>,
     relays: Mutex<HashMap<String, RelayId>>,
@@ -130,6 +133,7 @@ impl Fleet {
             settings: ArcSwap::from_pointee(settings),
             change: tokio::sync::Mutex::new(()),
             wake: Notify::new(),
+            heard: Notify::new(),
             urgent: Mutex::default(),
             relays: Mutex::default(),
         })
@@ -157,6 +161,27 @@ impl Fleet {
     /// The model that a client's name means; `None`: never heard of.
     pub fn resolve_model(&self, name: &str) -> Option<ModelRef> {
         self.view.load().models.resolve(name)
+    }
+
+    /// The same, but while some replica has not been heard yet (after a start, in an upgrade) an unknown name may be its
+    /// model's: waits for what it says, at most `patience`.
+    pub async fn await_model(&self, name: &str, patience: Duration) -> Option<ModelRef> {
+        if let Some(model) = self.resolve_model(name) {
+            return Some(model);
+        }
+        let heard = async {
+            loop {
+                let changed = self.heard.notified();
+                let silent = self.view.load().replicas.values().any(|r| r.past().state == ReplicaState::Joining);
+                if self.resolve_model(name).is_some() || !silent {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        // However the wait ends, what is known then counts.
+        drop(tokio::time::timeout(patience, heard).await);
+        self.resolve_model(name)
     }
 
     /// The name of a model.

@@ -176,6 +176,7 @@ impl Fleet {
             ),
         }
         self.feed.send(id, &replica.label, PoolChange::State { from, to, why, detail });
+        self.heard.notify_waiters();
     }
 
     fn start_due(&self, watch: &mut Watch) {

@@ -2,6 +2,7 @@
 
 mod harness;
 
+mod admin;
 mod chaos;
 mod drain;
 mod failover;
