@@ -65,6 +65,9 @@ pub enum AppError {
         /// Why.
         source: std::io::Error,
     },
+    /// No runtime to start with.
+    #[error("runtime: {0}")]
+    Runtime(std::io::Error),
     /// The store.
     #[error("store: {0}")]
     Store(#[from] store::StoreError),
@@ -96,6 +99,7 @@ pub fn run(config: Config, options: Options) -> Result<(), AppError> {
     let public = door.service(&config.server.listen, &config.server.tls_listen, parts.certificate.clone());
     server.add_service(public.map_err(AppError::Transport)?);
     let shown = parts.shown(&config);
+    fill_pool(&parts, &config)?;
     let signals = Signals::new(config.server.upgrade_socket.clone());
     server.add_service(background_service("beside", Beside { parts: tokio::sync::Mutex::new(Some(parts)) }));
     if options.upgrade {
@@ -107,6 +111,13 @@ pub fn run(config: Config, options: Options) -> Result<(), AppError> {
     }
     tracing::info!("{shown}");
     server.run(RunArgs { shutdown_signal: Box::new(signals) });
+    Ok(())
+}
+
+/// The pool is known before the first client is: a model of a configured replica must not be an unknown one.
+fn fill_pool(parts: &Parts, config: &Config) -> Result<(), AppError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
+    runtime.block_on(parts.gateway.fleet.reconcile(config))?;
     Ok(())
 }
 
@@ -140,10 +151,10 @@ impl Parts {
     fn build(config: &Config, options: Options) -> Result<Self, AppError> {
         if !options.upgrade {
             for address in config.server.listen.iter().chain(&config.server.tls_listen) {
-                can_listen(*address)?;
+                can_listen("server.listen", *address)?;
             }
         }
-        let admin = admin_listener(config.admin.listen)?;
+        let admin = admin_listener(config.admin.listen, options.upgrade)?;
         let store = Arc::new(Store::open(&config.store.path)?);
         let telemetry = Telemetry::new(TelemetryOptions {
             access_log: config.telemetry.access_log,
@@ -214,10 +225,6 @@ impl BackgroundService for Beside {
         let tasks = Tasks::default();
         let gateway = Arc::clone(&parts.gateway);
         let (dispatcher, fleet) = (Arc::clone(&gateway.dispatcher), Arc::clone(&gateway.fleet));
-        let config = gateway.config().clone();
-        if let Err(error) = fleet.reconcile(&config).await {
-            tracing::error!(%error, "the stored replicas could not be read");
-        }
         let stop = tasks.stop_signal();
         tasks.spawn("timer", async move { dispatcher.run_timer(stop).await }).await;
         let stop = tasks.stop_signal();
@@ -262,18 +269,21 @@ fn leave() -> ! {
 }
 
 /// Fails early and in words where pingora would panic in a task and leave the process without a listener.
-fn can_listen(address: SocketAddr) -> Result<(), AppError> {
+fn can_listen(what: &'static str, address: SocketAddr) -> Result<(), AppError> {
     let socket = || {
         let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
         socket.listen(1)
     };
-    socket().map_err(|source| AppError::Listen { what: "server.listen", address, source })
+    socket().map_err(|source| AppError::Listen { what, address, source })
 }
 
 /// The operator's listener. Its port is shared with a predecessor during an upgrade.
-fn admin_listener(address: SocketAddr) -> Result<TcpListener, AppError> {
+fn admin_listener(address: SocketAddr, upgrade: bool) -> Result<TcpListener, AppError> {
+    if !upgrade {
+        can_listen("admin.listen", address)?;
+    }
     let socket = || {
         let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
         socket.set_reuse_address(true)?;

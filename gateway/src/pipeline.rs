@@ -11,8 +11,9 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, Guard};
+use bytes::Bytes;
 use http::header;
-use openai_wire::{Request, Route};
+use openai_wire::Route;
 use scheduler::{CancelReason, Outcome, RequestSpec, ShedReason};
 use tokio::sync::Notify;
 
@@ -26,7 +27,7 @@ use crate::{
     live::{Entry, Live, LiveRequest},
     models,
     ratelimit::{Limiter, Permit},
-    relay::{self, Answer, Attempt, Failed, Finished, Unfinished, head::Facts},
+    relay::{self, Answer, Attempt, Expected, Failed, Finished, Unfinished, head::Facts},
     request,
     telemetry::{OTHER, RequestOutcome, RequestRecord, Telemetry},
     upstream::Upstream,
@@ -71,6 +72,8 @@ pub struct InFlight {
 /// How a request ended early.
 enum Stop {
     Refused(ApiError),
+    /// An answer that had begun ends with this event.
+    Broken(ApiError, Bytes),
     Interrupted(Interrupted),
 }
 
@@ -113,13 +116,12 @@ impl Gateway {
             Ok(()) => record.outcome(RequestOutcome::Ok),
             Err(Stop::Interrupted(_)) => record.outcome(RequestOutcome::ClientGone),
             Err(Stop::Refused(error)) => {
-                let error = if self.in_flight.is_draining() { error.in_a_drain() } else { error };
-                record.status(error.status());
-                record.outcome(RequestOutcome::Error(error.outcome()));
-                if let ApiError::Shed { .. } | ApiError::Overloaded(_) | ApiError::Draining = error {
-                    self.telemetry.shed(error.outcome());
-                }
+                self.account(&mut record, &error);
                 self.refuse(exchange, Some(route), &error, permit.as_ref()).await;
+            }
+            Err(Stop::Broken(error, event)) => {
+                self.account(&mut record, &error);
+                exchange.abort_with(event).await;
             }
         }
     }
@@ -138,12 +140,13 @@ impl Gateway {
         let body = exchange.read_body(admitted.framing, admitted.expects_continue).await?;
         let _held = self.hold(body.len())?;
         let request = request::decode(route, body)?;
-        let class = request::class(&exchange.head().headers, &request, &tenant)?;
         let deadline = request::deadline(&exchange.head().headers, exchange.started())?;
-        let Some(model) = self.fleet.resolve_model(&request.model) else {
-            record.identify(Arc::clone(&tenant.name), OTHER.into(), class);
-            return Err(ApiError::ModelNotFound { model: shown(&request.model) }.into());
-        };
+        record.identify(Arc::clone(&tenant.name), OTHER.into(), tenant.default_class);
+        let patience = self.config().scheduler.queue.no_replica_wait;
+        let model = exchange.drive(self.fleet.await_model(&request.model, patience)).await?;
+        let model = model.ok_or_else(|| ApiError::ModelNotFound { model: shown(&request.model) })?;
+        let usual = self.config().models.get(&*model.name).and_then(|model| model.default_class);
+        let class = request::class(&exchange.head().headers, &request, &tenant, usual)?;
         record.identify(Arc::clone(&tenant.name), Arc::clone(&model.name), class);
         if !tenant.may_use(&model.name) {
             return Err(ApiError::ModelNotAllowed { model: shown(&request.model) }.into());
@@ -172,11 +175,20 @@ impl Gateway {
             },
             exchange.cancel_signal(),
         );
-        let first = exchange.drive(place.grant()).await?;
+        let mut answer = Answer::new(&request, spec.prompt_tokens, exchange, &self.config().streams);
+        let first = exchange.drive(place.grant()).await;
         drop(queued);
-        let used = self.run(exchange, &request, &spec, &place, first, &facts, record, &entry).await?;
+        let used = match first {
+            Ok(first) => self.run(exchange, &mut answer, &spec, &place, first, &facts, record, &entry).await,
+            Err(interrupted) => Err(interrupted.into()),
+        };
+        let used = used.map_err(|stop| self.in_shape(stop, exchange, &answer));
         drop(facts);
-        permit.settle(used);
+        if used.is_err() && record.attempts() == 0 {
+            // No replica saw it: its tokens were not used.
+            permit.settle(Some(0));
+        }
+        permit.settle(used?);
         Ok(())
     }
 
@@ -185,7 +197,7 @@ impl Gateway {
     async fn run(
         &self,
         exchange: &mut Exchange,
-        request: &Request,
+        answer: &mut Answer<'_>,
         spec: &RequestSpec,
         place: &Place,
         mut granted: Result<Grant, Stopped>,
@@ -193,7 +205,6 @@ impl Gateway {
         record: &mut RequestRecord,
         entry: &Entry,
     ) -> Result<Option<u64>, Stop> {
-        let mut answer = Answer::new(request);
         let mut last: Option<Failed> = None;
         loop {
             let grant = granted.map_err(|stopped| refused(stopped, last.take()))?;
@@ -215,14 +226,14 @@ impl Gateway {
                 entry,
                 facts,
                 stopped: std::pin::pin!(place.stopped(grant.attempt())),
-                expected: self.expected_prefill(&grant, spec),
+                expected: self.expected(&grant, spec),
             };
             match answer.attempt(exchange, attempt).await {
                 Ok(Finished { rest, timings, used }) => {
                     grant.end(Outcome::Success, true, timings);
                     record.attempt_ended("ok");
                     record.status(200);
-                    let mut head = if request.stream { relay::head::stream(facts) } else { relay::head::plain(200, facts) };
+                    let mut head = if answer.streams() { relay::head::stream(facts) } else { relay::head::plain(200, facts) };
                     relay::head::trace(&mut head, record, self.config().server.expose_replica.then_some(&replica.label));
                     answer.deliver(exchange, rest, head).await?;
                     return Ok(used);
@@ -232,7 +243,7 @@ impl Gateway {
                     return Err(interrupted.into());
                 }
                 Err(Unfinished::Cancelled(why)) => {
-                    let sent = answer.content_sent(exchange);
+                    let sent = answer.content_sent();
                     grant.cancelled();
                     record.attempt_ended("cancelled");
                     if sent {
@@ -240,7 +251,7 @@ impl Gateway {
                     }
                 }
                 Err(Unfinished::Failed(failed)) => {
-                    let sent = answer.content_sent(exchange);
+                    let sent = answer.content_sent();
                     grant.end(failed.outcome, sent, None);
                     record.attempt_ended(failed.name);
                     if sent {
@@ -258,14 +269,33 @@ impl Gateway {
         }
     }
 
-    /// Says no: as a status while that is possible, inside the answer otherwise (which then ends without an end).
+    fn account(&self, record: &mut RequestRecord, error: &ApiError) {
+        record.status(error.status());
+        record.outcome(RequestOutcome::Error(error.outcome()));
+        if let ApiError::Shed { .. } | ApiError::Overloaded(_) | ApiError::Draining = error {
+            self.telemetry.shed(error.outcome());
+        }
+    }
+
+    /// The shape in which a request's end can still be told.
+    fn in_shape(&self, stop: Stop, exchange: &Exchange, answer: &Answer<'_>) -> Stop {
+        match stop {
+            Stop::Refused(error) => {
+                let error = if self.in_flight.is_draining() { error.in_a_drain() } else { error };
+                if exchange.head_sent() {
+                    let event = answer.error_event(&error.body());
+                    Stop::Broken(error, event)
+                } else {
+                    Stop::Refused(error)
+                }
+            }
+            stop => stop,
+        }
+    }
+
+    /// Says no with a status; nothing has gone out yet.
     pub async fn refuse(&self, exchange: &mut Exchange, route: Option<Route>, error: &ApiError, permit: Option<&Permit>) {
         let body = error.body();
-        if exchange.head_sent() {
-            let event = route.map(|route| body.to_sse(route)).unwrap_or_default();
-            exchange.abort_with(event).await;
-            return;
-        }
         if error.closes() {
             exchange.close_after();
         }
@@ -296,10 +326,11 @@ impl Gateway {
         Ok(held)
     }
 
-    /// How long the replica needs to read this prompt, by its measured speed.
-    fn expected_prefill(&self, grant: &Grant, spec: &RequestSpec) -> Option<Duration> {
-        let rate = self.dispatcher.prefill_rate(grant.replica())?;
-        Duration::try_from_secs_f64(f64::from(spec.prompt_tokens) / rate).ok()
+    /// How long the replica needs for this prompt and for a token, by its measured speeds.
+    fn expected(&self, grant: &Grant, spec: &RequestSpec) -> Expected {
+        let (prefill, decode) = self.dispatcher.speeds(grant.replica());
+        let length = |tokens: f64, rate: Option<f64>| Duration::try_from_secs_f64(tokens / rate?).ok();
+        Expected { prefill: length(f64::from(spec.prompt_tokens), prefill), token: length(1.0, decode) }
     }
 
     /// Whether to send us requests.

@@ -102,9 +102,9 @@ impl Dispatcher {
         self.lock().scheduler.replica(replica, clock::now())
     }
 
-    /// Prompt tokens per second that a replica was measured to read.
-    pub fn prefill_rate(&self, replica: ReplicaId) -> Option<f64> {
-        self.replica(replica)?.prefill_rate
+    /// Prompt tokens per second that a replica was measured to read, and answer tokens to write.
+    pub fn speeds(&self, replica: ReplicaId) -> (Option<f64>, Option<f64>) {
+        self.replica(replica).map_or((None, None), |view| (view.prefill_rate, view.decode_rate))
     }
 
     /// All live requests.

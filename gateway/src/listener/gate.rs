@@ -58,6 +58,7 @@ pub struct Admitted {
 pub fn admit(head: &Parts) -> Result<Admitted, ApiError> {
     size(&head.headers)?;
     authority(head)?;
+    credentials(&head.headers)?;
     let framing = framing(head)?;
     let target = target(head)?;
     let expects_continue = expectation(&head.headers)?;
@@ -103,6 +104,14 @@ fn authority(head: &Parts) -> Result<(), ApiError> {
     }
 }
 
+fn credentials(headers: &HeaderMap) -> Result<(), ApiError> {
+    let twice = |name: &str| headers.get_all(name).iter().nth(1).is_some();
+    if twice("authorization") || twice("x-api-key") {
+        return Err(ApiError::transport(400, "More than one Authorization or x-api-key header."));
+    }
+    Ok(())
+}
+
 fn framing(head: &Parts) -> Result<Framing, ApiError> {
     let mut encodings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
     let mut lengths = head.headers.get_all(header::CONTENT_LENGTH).iter();
@@ -142,6 +151,10 @@ fn expectation(headers: &HeaderMap) -> Result<bool, ApiError> {
 
 fn target(head: &Parts) -> Result<Target, ApiError> {
     let path = head.uri.path();
+    if head.method == Method::CONNECT {
+        // What follows a CONNECT would be no HTTP: the connection closes.
+        return Err(ApiError::transport(405, "CONNECT is not a method of this server."));
+    }
     if path.len() + head.uri.query().map_or(0, str::len) > MAX_TARGET {
         return Err(ApiError::transport(414, "The request target is too long."));
     }
@@ -256,6 +269,13 @@ mod tests {
             assert_eq!(status("POST", CHAT, &headers), expected, "{headers:?}");
         }
         assert_eq!(status("POST", "http://other/v1/chat/completions", &[HOST]), 400);
+    }
+
+    #[test]
+    fn two_credentials_and_connect_are_refused() {
+        let key = ("authorization", "Bearer a");
+        assert_eq!(status("POST", CHAT, &[HOST, key, key]), 400);
+        assert_eq!(status("CONNECT", "gateway:443", &[HOST]), 405);
     }
 
     #[test]

@@ -8,10 +8,10 @@ mod deadline;
 pub mod head;
 mod verdict;
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use openai_wire::{AnswerStream, EngineTimings, Request, Segments, StreamOptions, UpstreamRewrite, Usage};
+use openai_wire::{AnswerStream, EngineTimings, ErrorBody, Request, Segments, StreamOptions, UpstreamRewrite, Usage};
 use scheduler::{CancelReason, Outcome, SoftFailure, Timestamp, Timings};
 
 pub use self::verdict::Failed;
@@ -67,9 +67,21 @@ pub struct Finished {
 /// The answer to one request, over as many attempts as it takes.
 pub struct Answer<'r> {
     request: &'r Request,
-    /// The model as the client named it.
-    stream: Option<AnswerStream>,
+    stream: Option<Stream>,
     out: BytesMut,
+}
+
+/// A streamed answer.
+struct Stream {
+    codec: AnswerStream,
+    /// Events have gone to the client (comments don't count): a new attempt must fit to them.
+    passed_on: bool,
+    /// For a usage that no replica states.
+    prompt_tokens: u64,
+    /// Largest event of a replica, bytes.
+    max_event: usize,
+    /// The id and the time in keep-alive chunks, where the operator wants those.
+    keepalive: Option<(Arc<str>, u64)>,
 }
 
 /// What one attempt works with.
@@ -90,21 +102,54 @@ pub struct Attempt<'a, S> {
     pub facts: &'a Facts<'a>,
     /// Resolves when the core takes the slot back.
     pub stopped: Pin<&'a mut S>,
-    /// Seconds the replica is expected to read this prompt, from its measured speed.
-    pub expected: Option<Duration>,
+    /// How long the replica should take for this prompt, and for one token, by its measured speeds.
+    pub expected: Expected,
+}
+
+/// What a replica's measured speeds promise; `None` until there is a measurement.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Expected {
+    /// Reading the prompt.
+    pub prefill: Option<Duration>,
+    /// Writing one token.
+    pub token: Option<Duration>,
 }
 
 impl<'r> Answer<'r> {
-    /// No attempt yet.
-    pub fn new(request: &'r Request) -> Self {
-        let options = StreamOptions { model: request.model.clone(), include_usage: request.include_usage };
-        let stream = request.stream.then(|| AnswerStream::new(request.route, options));
-        Self { request, stream, out: BytesMut::new() }
+    /// No attempt yet. `prompt_tokens` is for a usage that no replica states.
+    pub fn new(request: &'r Request, prompt_tokens: u32, exchange: &mut Exchange, streams: &config::Streams) -> Self {
+        let mut answer = Self { request, stream: None, out: BytesMut::new() };
+        if request.stream {
+            let chunks = streams.keepalive == config::Keepalive::Chunk;
+            let keepalive = chunks.then(|| (Arc::clone(exchange.id()), clock::unix().as_secs()));
+            let mut stream = Stream {
+                codec: AnswerStream::new(request.route, options(request)),
+                passed_on: false,
+                prompt_tokens: u64::from(prompt_tokens),
+                max_event: streams.max_event.as_usize(),
+                keepalive,
+            };
+            if let Some(filler) = stream.restart(request) {
+                exchange.set_filler(filler);
+            }
+            answer.stream = Some(stream);
+        }
+        answer
+    }
+
+    /// Whether the client asked for a stream.
+    pub fn streams(&self) -> bool {
+        self.request.stream
     }
 
     /// Whether the client has seen content.
-    pub fn content_sent(&self, exchange: &Exchange) -> bool {
-        exchange.head_sent() && self.stream.as_ref().is_some_and(AnswerStream::content_sent)
+    pub fn content_sent(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.passed_on && stream.codec.content_sent())
+    }
+
+    /// The event that ends a begun stream with an error; empty for a plain answer.
+    pub fn error_event(&self, error: &ErrorBody) -> Bytes {
+        self.stream.as_ref().map(|stream| stream.codec.error_event(error)).unwrap_or_default()
     }
 
     /// Runs one attempt to the end of the replica's answer.
@@ -117,7 +162,11 @@ impl<'r> Answer<'r> {
         match self.stream.take() {
             None => attempt.plain(self.request, exchange).await,
             Some(mut stream) => {
-                stream.begin_attempt();
+                if stream.passed_on {
+                    stream.codec.begin_attempt();
+                } else {
+                    stream.restart(self.request);
+                }
                 let finished = attempt.stream(self.request, exchange, &mut stream, &mut self.out).await;
                 self.stream = Some(stream);
                 finished
@@ -141,6 +190,23 @@ impl<'r> Answer<'r> {
         }
         exchange.end().await
     }
+}
+
+impl Stream {
+    /// Forgets what an attempt brought that the client has not seen; the keep-alive chunk, if there is one.
+    fn restart(&mut self, request: &Request) -> Option<Bytes> {
+        self.codec = AnswerStream::new(request.route, options(request))
+            .with_prompt_estimate(self.prompt_tokens)
+            .with_event_limit(self.max_event);
+        let (id, created) = self.keepalive.as_ref()?;
+        let mut chunk = BytesMut::new();
+        self.codec.keepalive_chunk(id, *created, &mut chunk);
+        Some(chunk.freeze())
+    }
+}
+
+fn options(request: &Request) -> StreamOptions {
+    StreamOptions { model: request.model.clone(), include_usage: request.include_usage }
 }
 
 impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
@@ -176,7 +242,6 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
         let answer = openai_wire::decode_answer(request.route, reply.content_type(), body, &request.model)
             .map_err(|error| Failed::answered(error, None))?;
         gateway.upstream().recycle(&self.replica.endpoint, reply);
-        self.record.first_token();
         if let Some(usage) = &answer.usage {
             self.record.usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, false);
         }
@@ -188,33 +253,38 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
         &mut self,
         request: &Request,
         exchange: &mut Exchange,
-        stream: &mut AnswerStream,
+        stream: &mut Stream,
         out: &mut BytesMut,
     ) -> Result<Finished, Unfinished> {
         let gateway = self.gateway;
         let config = gateway.config();
         let sent = clock::now();
-        let gap = gap_deadline(&config.streams);
-        let mut deadline = Deadline::new(sent + first_token_deadline(&config.streams, self.expected));
+        let gap = gap_deadline(&config.streams, self.expected.token);
+        let mut deadline = Deadline::new(sent + first_token_deadline(&config.streams, self.expected.prefill));
         let mut reply = self.open(request, exchange, &mut deadline).await?;
         let mut first: Option<Timestamp> = None;
         loop {
             let late = if first.is_some() { SoftFailure::Stalled } else { SoftFailure::NoFirstToken };
             let piece = self.wait(exchange, &mut deadline, late, reply.chunk()).await?;
-            let piece = match piece.map_err(|failure| Failed::transport(&failure))? {
-                Some(piece) => piece,
-                None => {
-                    stream.end(out).map_err(Failed::streamed)?;
+            let piece = match piece {
+                Ok(Some(piece)) => piece,
+                Ok(None) => {
+                    stream.codec.end(out).map_err(Failed::streamed)?;
+                    break;
+                }
+                // The connection broke, but the answer may have been whole by then.
+                Err(failure) => {
+                    stream.codec.end(out).map_err(|_| Failed::transport(&failure))?;
                     break;
                 }
             };
-            let step = stream.push(&piece, out).map_err(Failed::streamed)?;
+            let step = stream.codec.push(&piece, out).map_err(Failed::streamed)?;
             if step.content_events > 0 && first.is_none() {
                 first = Some(clock::now());
                 self.grant.first_token();
                 self.record.first_token();
             }
-            self.entry.progress(stream.content_events());
+            self.entry.progress(stream.codec.content_events());
             if step.complete {
                 break;
             }
@@ -222,17 +292,18 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
                 deadline.set(clock::now() + gap);
             }
             if !out.is_empty() && (first.is_some() || out.len() > MAX_HELD) {
+                stream.passed_on = true;
                 self.pass_on(exchange, out).await?;
             }
         }
         let ended = clock::now();
         gateway.upstream().recycle_if_ended(&self.replica.endpoint, reply);
-        let usage = stream.usage();
+        let usage = stream.codec.usage();
         if let Some(usage) = &usage {
-            let estimated = stream.usage_estimated();
+            let estimated = stream.codec.usage_estimated();
             self.record.usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, estimated);
         }
-        let timings = match stream.timings() {
+        let timings = match stream.codec.timings() {
             Some(timings) => Some(measured_by_engine(&timings)),
             None => usage.zip(first).map(|(usage, first)| measured_here(&usage, sent, first, ended)),
         };
@@ -302,9 +373,10 @@ fn first_token_deadline(streams: &config::Streams, expected: Option<Duration>) -
     own.max(streams.first_token_min).min(streams.first_token_cap)
 }
 
-/// How long the next token may take.
-fn gap_deadline(streams: &config::Streams) -> Duration {
-    streams.gap_min.min(streams.gap_cap)
+/// How long the next token may take: some times what the replica usually takes for one, within bounds.
+fn gap_deadline(streams: &config::Streams, expected: Option<Duration>) -> Duration {
+    let own = expected.unwrap_or_default().mul_f64(streams.gap_factor);
+    own.max(streams.gap_min).min(streams.gap_cap)
 }
 
 fn total(usage: &Usage) -> u64 {

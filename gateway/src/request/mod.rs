@@ -7,7 +7,7 @@ use http::HeaderMap;
 use openai_wire::{Request, Route, ServiceTier};
 use scheduler::{Class, ModelId, RequestSpec, TenantId, Timestamp};
 
-use crate::{auth::Tenant, error::ApiError};
+use crate::{auth::Tenant, error::ApiError, fleet};
 
 const CLASS: &str = "x-huntgroup-class";
 const DEADLINE: &str = "x-huntgroup-deadline";
@@ -23,9 +23,14 @@ pub fn decode(route: Route, body: Bytes) -> Result<Request, ApiError> {
     Ok(Request::decode(route, body)?)
 }
 
-/// How urgent a request is: what its header says, else its `service_tier`, else the tenant's default; never more urgent
-/// than the tenant may.
-pub fn class(headers: &HeaderMap, request: &Request, tenant: &Tenant) -> Result<Class, ApiError> {
+/// How urgent a request is: what its header says, else its `service_tier`, else what is usual for its model, else for the
+/// tenant; never more urgent than the tenant may.
+pub fn class(
+    headers: &HeaderMap,
+    request: &Request,
+    tenant: &Tenant,
+    usual: Option<Class>,
+) -> Result<Class, ApiError> {
     let asked = match headers.get(CLASS) {
         None => request.service_tier.and_then(|tier| match tier {
             ServiceTier::Priority => Some(Class::Interactive),
@@ -37,7 +42,7 @@ pub fn class(headers: &HeaderMap, request: &Request, tenant: &Tenant) -> Result<
             message: "must be interactive, standard or batch".into(),
         })?),
     };
-    Ok(asked.unwrap_or(tenant.default_class).max(tenant.max_class))
+    Ok(asked.or(usual).unwrap_or(tenant.default_class).max(tenant.max_class))
 }
 
 fn named(value: &[u8]) -> Option<Class> {
@@ -64,7 +69,7 @@ pub fn spec(
 ) -> RequestSpec {
     RequestSpec {
         model,
-        route: request.route.bit(),
+        route: fleet::position(request.route),
         tenant,
         class,
         deadline,

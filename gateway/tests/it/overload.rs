@@ -28,7 +28,7 @@ async fn no_phone_is_ever_given_more_than_its_slots() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_queue_refuses_with_its_own_code_and_a_time_to_come_back() {
     let fleet = Fleet::of(1, &phone(1, 1.0)).await;
-    let gateway = Gateway::over(&fleet, "[scheduler]\nmax_requests = 2\n").await;
+    let gateway = Gateway::over(&fleet, "[scheduler]\nmax_queued = 2\n").await;
     let mut held = Vec::new();
     for _ in 0..3 {
         held.push(gateway.client().await.post("/v1/chat/completions", &chat("held", false, 2000)).await);

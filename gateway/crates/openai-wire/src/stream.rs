@@ -115,6 +115,13 @@ impl AnswerStream {
         Self { route, decoder: SseDecoder::new(), ledger: Ledger::default(), dialect }
     }
 
+    /// Events of the replica larger than this end the stream ([`StreamError::TooLong`]).
+    #[must_use]
+    pub fn with_event_limit(mut self, bytes: usize) -> Self {
+        self.decoder = SseDecoder::with_limit(bytes);
+        self
+    }
+
     /// Says how many tokens the prompt has by the gateway's own estimate, for a usage that no replica reports.
     #[must_use]
     pub fn with_prompt_estimate(mut self, tokens: u64) -> Self {
