@@ -16,6 +16,7 @@ import urllib.parse
 
 import pytest
 
+from conftest import Stage
 from support import http
 from support.deadline import eventually
 from support.gateway import replica, root
@@ -133,14 +134,25 @@ class Load:
 
 
 @pytest.fixture(scope="module")
-def prometheus(shared_stage):
-    """A Prometheus that has watched a gateway under load for longer than the shortest window, and still does."""
-    phones = shared_stage.phones(4, model="tiny", slots=2)
+def prometheus(tmp_path_factory):
+    """A Prometheus that has watched a gateway under load for longer than the shortest window, and still does.
+
+    On a stage of its own: the rule of rest after each test is for gateways whose load has ended. Here it is held to at the end.
+    """
+    stage = Stage(tmp_path_factory.mktemp("prometheus"))
+    try:
+        yield from watched(stage)
+    finally:
+        stage.end()
+
+
+def watched(stage):
+    phones = stage.phones(4, model="tiny", slots=2, speed="0.8b", time_scale=20)
     in_a_day = int(time.time()) + 86_400
     entries = [replica(phone.url, expires_at=in_a_day) for phone in phones]
-    # A hard failure puts a phone out for a moment only, and a wait for a slot is refused late: the load goes on.
-    gateway = shared_stage.gateway(entries, config={"health": {"hard_failures": 1000, "min_samples": 100_000, "soft_failures": 1000}})
-    watch = shared_stage._join(Prometheus(shared_stage.place("prometheus"), gateway.admin.removeprefix("http://")))
+    # The faults of the load make attempts fail over; they do not take phones out, which would make answers wait.
+    gateway = stage.gateway(entries, config={"health": {"hard_failures": 100, "min_samples": 1000}})
+    watch = stage._join(Prometheus(stage.place("prometheus"), gateway.admin.removeprefix("http://")))
     load = Load(gateway, phones)
 
     def seen():
@@ -153,6 +165,7 @@ def prometheus(shared_stage):
         yield watch
     finally:
         load.stop()
+    stage.assert_at_rest()
 
 
 def expressions():
