@@ -150,8 +150,9 @@ impl ReplicaUrl {
         if private && !rules.allow_private {
             return Err(UrlError::Private);
         }
-        let reachable_in_plain = private || matches!(self.host, Host::Name(_));
-        if !self.tls && !(rules.allow_http && rules.allow_private && reachable_in_plain) {
+        let is_near = private || matches!(self.host, Host::Name(_));
+        let may_be_plain = rules.allow_http && rules.allow_private && is_near;
+        if !(self.tls || may_be_plain) {
             return Err(UrlError::Http);
         }
         let under = |name: &str, suffix: &str| {

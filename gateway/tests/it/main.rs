@@ -7,5 +7,6 @@ mod chaos;
 mod drain;
 mod failover;
 mod hangup;
+mod health;
 mod overload;
 mod streaming;

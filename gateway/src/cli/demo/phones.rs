@@ -115,8 +115,7 @@ mod tests {
     #[test]
     fn every_speed_is_one_that_the_phone_model_knows() {
         for kind in &KINDS {
-            let mut config = PhoneConfig::default();
-            config.speed = kind.speed.parse().expect(kind.speed);
+            let config = PhoneConfig { speed: kind.speed.parse().expect(kind.speed), ..PhoneConfig::default() };
             assert_ne!(config.speed, PhoneConfig::default().speed, "{}", kind.speed);
         }
     }
