@@ -217,18 +217,15 @@ impl Gateway {
                 continue;
             };
             record.dispatched(&replica.label);
-            let attempt = Attempt {
-                gateway: self,
-                replica: &replica,
-                model: &model,
-                grant: &grant,
-                record,
-                entry,
-                facts,
-                stopped: std::pin::pin!(place.stopped(grant.attempt())),
-                expected: self.expected(&grant, spec),
+            let ended = {
+                // In a block of its own: a `stopped` that outlives its attempt would take the next grant's wake-up.
+                let stopped = std::pin::pin!(place.stopped(grant.attempt()));
+                let expected = self.expected(&grant, spec);
+                let (replica, model, grant) = (&*replica, &*model, &grant);
+                let attempt = Attempt { gateway: self, replica, model, grant, record, entry, facts, stopped, expected };
+                answer.attempt(exchange, attempt).await
             };
-            match answer.attempt(exchange, attempt).await {
+            match ended {
                 Ok(Finished { rest, timings, used }) => {
                     grant.end(Outcome::Success, true, timings);
                     record.attempt_ended("ok");

@@ -38,7 +38,6 @@ impl Failed {
             None => Outcome::Soft(match failure {
                 // Ours, not the replica's: it is given a rest of no length, and the request goes elsewhere.
                 Failure::Local(_) | Failure::Request(_) => SoftFailure::Busy { retry_after: Some(Duration::ZERO) },
-                Failure::TooLarge(_) => SoftFailure::BadAnswer,
                 Failure::Timeout => SoftFailure::NoFirstToken,
                 _ => SoftFailure::Broken,
             }),
@@ -70,8 +69,8 @@ impl Failed {
         let (outcome, name) = match error {
             StreamError::Upstream(error) => return Self { phase: "body", ..Self::answered(error, None) },
             StreamError::Cut => (SoftFailure::Broken, "cut"),
-            StreamError::Malformed { .. } => (SoftFailure::BadAnswer, "malformed"),
-            StreamError::TooLong => (SoftFailure::BadAnswer, "too_large"),
+            StreamError::Malformed { .. } => (SoftFailure::Broken, "malformed"),
+            StreamError::TooLong => (SoftFailure::Broken, "too_large"),
         };
         Self::new(Outcome::Soft(outcome), name, "body")
     }
