@@ -14,7 +14,10 @@ use std::{
 
 use async_trait::async_trait;
 use pingora::{
-    server::{RunArgs, Server, ShutdownWatch, configuration::{Opt, ServerConf}},
+    server::{
+        RunArgs, Server, ShutdownWatch,
+        configuration::{Opt, ServerConf},
+    },
     services::background::{BackgroundService, background_service},
 };
 use store::Store;
@@ -93,6 +96,7 @@ pub enum AppError {
 
 /// Runs until a signal ends it. Blocks the calling thread.
 pub fn run(config: Config, options: Options) -> Result<(), AppError> {
+    std::panic::set_hook(Box::new(note_panic));
     let parts = Parts::build(&config, options.clone())?;
     let mut server = Server::new_with_opt_and_conf(opt(&options), server_conf(&config));
     let door = Door::new(Arc::clone(&parts.gateway), clock::unix().as_nanos() as u64);
@@ -266,6 +270,21 @@ async fn drain(gateway: &Gateway) {
 #[expect(clippy::disallowed_methods, reason = "pingora would sleep the whole grace period; all guards have run by now")]
 fn leave() -> ! {
     std::process::exit(0)
+}
+
+/// A panic in a request ends that request. One in pingora's listening service would leave the process without a listener.
+fn note_panic(info: &std::panic::PanicHookInfo<'_>) {
+    let place = info.location().map(ToString::to_string).unwrap_or_default();
+    let trace = std::backtrace::Backtrace::capture();
+    tracing::error!(place, "panic: {}\n{trace}", info.payload_as_str().unwrap_or("no message"));
+    if place.contains("services/listening.rs") {
+        abandon_ship();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a gateway that does not listen must not look alive")]
+fn abandon_ship() -> ! {
+    std::process::exit(1)
 }
 
 /// Fails early and in words where pingora would panic in a task and leave the process without a listener.

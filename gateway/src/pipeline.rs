@@ -230,8 +230,13 @@ impl Gateway {
                     grant.end(Outcome::Success, true, timings);
                     record.attempt_ended("ok");
                     record.status(200);
-                    let mut head = if answer.streams() { relay::head::stream(facts) } else { relay::head::plain(200, facts) };
-                    relay::head::trace(&mut head, record, self.config().server.expose_replica.then_some(&replica.label));
+                    let mut head =
+                        if answer.streams() { relay::head::stream(facts) } else { relay::head::plain(200, facts) };
+                    relay::head::trace(
+                        &mut head,
+                        record,
+                        self.config().server.expose_replica.then_some(&replica.label),
+                    );
                     answer.deliver(exchange, rest, head).await?;
                     return Ok(used);
                 }
@@ -291,7 +296,13 @@ impl Gateway {
     }
 
     /// Says no with a status; nothing has gone out yet.
-    pub async fn refuse(&self, exchange: &mut Exchange, route: Option<Route>, error: &ApiError, permit: Option<&Permit>) {
+    pub async fn refuse(
+        &self,
+        exchange: &mut Exchange,
+        route: Option<Route>,
+        error: &ApiError,
+        permit: Option<&Permit>,
+    ) {
         let body = error.body();
         if error.closes() {
             exchange.close_after();
@@ -301,6 +312,13 @@ impl Gateway {
         // The client may have left in the meantime: nothing is owed to it then.
         if exchange.respond(head, [json]).await.is_err() {
             tracing::debug!(request = %exchange.id(), "the client left before its refusal");
+        }
+    }
+
+    /// The answer to a request whose handler panicked.
+    pub async fn after_panic(&self, exchange: &mut Exchange) {
+        if !exchange.head_sent() {
+            self.refuse(exchange, None, &ApiError::Internal, None).await;
         }
     }
 
@@ -496,7 +514,9 @@ fn refused(stopped: Stopped, last: Option<Failed>) -> ApiError {
             let words = last.and_then(|last| last.answer);
             words.map_or(ApiError::Internal, ApiError::Upstream)
         }
-        Stopped::Shed { reason, retry_after } => ApiError::Shed { reason, retry_after, last: last.map(|last| last.name) },
+        Stopped::Shed { reason, retry_after } => {
+            ApiError::Shed { reason, retry_after, last: last.map(|last| last.name) }
+        }
     }
 }
 

@@ -4,7 +4,12 @@
 //! keeps a stream warm, in one future. When the client leaves, what was waited for is dropped, and with it the place in
 //! the queue, the slot, and the connection to the phone.
 
-use std::{net::IpAddr, pin::{Pin, pin}, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderName, HeaderValue, header, request::Parts};
@@ -139,7 +144,9 @@ impl Exchange {
             let deadline = started + self.limits.body_deadline + self.limits.body_deadline_per_64k * blocks;
             let piece = tokio::time::timeout_at(clock::instant(deadline), self.session.read_request_body()).await;
             match piece {
-                Err(_) => return Err(ApiError::transport(408, "The body did not arrive in time (server.body_deadline).")),
+                Err(_) => {
+                    return Err(ApiError::transport(408, "The body did not arrive in time (server.body_deadline)."));
+                }
                 Ok(Err(_)) => return Err(ApiError::transport(400, "The body broke off, or its framing is wrong.")),
                 Ok(Ok(None)) => return Ok(body.whole()),
                 Ok(Ok(Some(piece))) if read + piece.len() as u64 > max => return Err(too_large()),

@@ -140,6 +140,13 @@ fn framing(head: &Parts) -> Result<Framing, ApiError> {
     }
 }
 
+/// Whether a raw head has a `Content-Length` line.
+pub(super) fn names_length(raw: &[u8]) -> bool {
+    const NAME: &[u8] = b"content-length";
+    raw.split(|byte| *byte == b'\n')
+        .any(|line| line.get(..NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME)))
+}
+
 fn expectation(headers: &HeaderMap) -> Result<bool, ApiError> {
     let mut values = headers.get_all(header::EXPECT).iter();
     match (values.next(), values.next()) {
@@ -269,6 +276,12 @@ mod tests {
             assert_eq!(status("POST", CHAT, &headers), expected, "{headers:?}");
         }
         assert_eq!(status("POST", "http://other/v1/chat/completions", &[HOST]), 400);
+    }
+
+    #[test]
+    fn a_length_is_found_in_a_raw_head_in_any_spelling() {
+        assert!(names_length(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nCONTENT-length:3\r\n\r\n"));
+        assert!(!names_length(b"POST /content-length HTTP/1.1\r\nX-Content-Length: 3\r\n\r\n"));
     }
 
     #[test]

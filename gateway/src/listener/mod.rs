@@ -7,11 +7,15 @@ mod gate;
 mod tls;
 
 use std::{
+    future::{Future, poll_fn},
     net::{IpAddr, SocketAddr},
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -150,6 +154,9 @@ impl HttpServerApp for Http {
             _ = stopping.wait_for(|stopping| *stopping), if reused => return None,
         };
         let refusal = match read {
+            Ok(Ok(true)) if has_both_framings(&session) => {
+                Some(ApiError::transport(400, "Both Transfer-Encoding and Content-Length."))
+            }
             Ok(Ok(true)) => None,
             Ok(Ok(false)) => return None,
             Ok(Err(error)) if is_malformed(&error) => {
@@ -157,7 +164,9 @@ impl HttpServerApp for Http {
             }
             Ok(Err(_)) => return None,
             Err(_) if reused => return None,
-            Err(_) => Some(ApiError::transport(408, "The request's head did not arrive in time (server.header_deadline).")),
+            Err(_) => {
+                Some(ApiError::transport(408, "The request's head did not arrive in time (server.header_deadline)."))
+            }
         };
         if let Some(refusal) = refusal {
             refuse_head(session, &refusal).await;
@@ -167,7 +176,10 @@ impl HttpServerApp for Http {
             session.set_keepalive(None);
         }
         let mut exchange = Exchange::new(session, self.request_id(), self.gateway.client_limits());
-        self.gateway.serve(&mut exchange).await;
+        if caught(self.gateway.serve(&mut exchange)).await.is_err() {
+            self.gateway.telemetry.panic_seen();
+            self.gateway.after_panic(&mut exchange).await;
+        }
         let session = exchange.into_session()?;
         let mut persistent = HttpPersistentSettings::for_session(&session);
         persistent.set_user_context(Box::new(Reused));
@@ -180,11 +192,32 @@ impl HttpServerApp for Http {
     }
 }
 
+/// A request's handler panicked.
+#[derive(Debug, PartialEq)]
+struct Panicked;
+
+/// A panic ends its own request and nothing else: what the future held is dropped, and with it every guard.
+async fn caught<F: Future>(future: F) -> Result<F::Output, Panicked> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(polled) => polled.map(Ok),
+        Err(_) => Poll::Ready(Err(Panicked)),
+    })
+    .await
+}
+
 impl Http {
     fn request_id(&self) -> Arc<str> {
         let number = self.next_id.fetch_add(1, Ordering::Relaxed);
         format!("req_{:016x}{number:012x}", self.run).into()
     }
+}
+
+/// pingora takes `Content-Length` out of a request that also has `Transfer-Encoding`; what was sent still tells.
+fn has_both_framings(session: &ServerSession) -> bool {
+    let Some(http1) = session.as_http1() else { return false };
+    http1.req_header().headers.contains_key(header::TRANSFER_ENCODING)
+        && gate::names_length(&http1.get_headers_raw_bytes())
 }
 
 fn is_malformed(error: &pingora::Error) -> bool {
@@ -201,5 +234,34 @@ async fn refuse_head(mut session: ServerSession, error: &ApiError) {
     // The client may be gone: nothing is owed to it then.
     if session.write_error_response(head, body).await.is_ok() {
         session.shutdown().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    struct Guard<'a>(&'a AtomicBool);
+
+    impl Drop for Guard<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_caught_and_its_guards_have_run() {
+        let returned = AtomicBool::new(false);
+        let outcome = caught(async {
+            let _guard = Guard(&returned);
+            tokio::task::yield_now().await;
+            panic!("on purpose");
+        })
+        .await;
+        assert_eq!(outcome, Err::<(), _>(Panicked));
+        assert!(returned.load(Ordering::Relaxed));
+        assert_eq!(caught(async { 7 }).await, Ok(7));
     }
 }

@@ -55,9 +55,8 @@ fn read(certificate: &Path, key: &Path) -> Result<CertifiedKey, CertificateError
         let file = path.display().to_string();
         move |source| CertificateError::File { file, source }
     };
-    let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
-        .and_then(Iterator::collect)
-        .map_err(named(certificate))?;
+    let chain: Vec<_> =
+        CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect).map_err(named(certificate))?;
     if chain.is_empty() {
         return Err(CertificateError::Empty(certificate.display().to_string()));
     }
