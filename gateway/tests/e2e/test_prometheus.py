@@ -19,7 +19,7 @@ import pytest
 from conftest import Stage
 from support import http
 from support.deadline import eventually
-from support.gateway import replica, root
+from support.gateway import binaries, replica, root
 from support.process import Process, free_port
 
 # One worker: the gateway, its load and Prometheus are started once for all panels.
@@ -233,3 +233,15 @@ def test_configuration_and_rules_are_valid_and_every_alert_fires_in_its_story():
 def test_the_dashboards_are_what_their_script_writes():
     done = subprocess.run([sys.executable, root / "dashboards" / "generate.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_commands_of_the_runbook_exist():
+    text = (root / "gateway" / "docs" / "runbook.md").read_text()
+    named = [command.split() for command in re.findall(r"`huntgroup ([^`]+)`", text)]
+    assert len(named) > 8
+    for words in named:
+        path = [word for word in words if word.islower() and not word.startswith("-")][: 1 if words[0] == "check" else 2]
+        helped = subprocess.run([binaries / "huntgroup", *path, "--help"], capture_output=True, text=True)
+        assert helped.returncode == 0, f"{words}: {helped.stderr}"
+        for flag in (word for word in words if word.startswith("--")):
+            assert f"{flag} " in helped.stdout, f"{words}: no {flag}"
