@@ -3,7 +3,7 @@
 use fakephone::Fault;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Fleet, Gateway, chat, phone};
+use crate::harness::{Answer, Client, Fleet, Gateway, PATIENCE, chat, phone};
 
 /// A gateway that knows no phone yet but trusts these.
 async fn empty(fleet: &Fleet, config: &str) -> Gateway {
@@ -125,6 +125,29 @@ async fn a_wrong_key_and_a_wrong_model_are_told_and_healed_by_a_patch() {
         .await;
     assert_eq!((answer.status, &answer.json()["model"]), (200, &json!("other")), "{}", answer.text());
     assert!(!gateway.log().contains("phone-key"));
+}
+
+#[tokio::test]
+async fn a_stated_model_whose_phone_never_came_is_known_and_an_unstated_one_is_not() {
+    let fleet = Fleet::of(0, &phone(1, 1.0)).await;
+    let gateway = empty(&fleet, "[scheduler]\nno_replica_wait = \"15s\"\n").await;
+    let nobody = format!("https://nobody.localhost:{}", fleet.relay.address().port());
+    assert_eq!(add(&gateway, json!({ "url": nobody, "models": ["ghost"] })).await.status, 201);
+    gateway
+        .wait_for("the phone to be looked for", async |gateway| {
+            replica(gateway, "nobody").await["last_probe"]["result"] == "unreachable"
+        })
+        .await;
+    let ask = |model: &str| json!({ "model": model, "messages": [{ "role": "user", "content": "x" }] });
+    // At once, although a phone is missing that might have it.
+    let unknown = tokio::time::timeout(PATIENCE / 4, gateway.chat(&ask("spirit"))).await.expect("an answer at once");
+    assert_eq!((unknown.status, &unknown.json()["error"]["code"]), (404, &json!("model_not_found")));
+    let file = gateway.dir().join("huntgroup.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("no_replica_wait = \"15s\"", "no_replica_wait = \"0s\"")).unwrap();
+    assert_eq!(call(&gateway, "POST", "/admin/reload", json!({})).await.status, 200);
+    let known = gateway.chat(&ask("ghost")).await;
+    assert_eq!((known.status, &known.json()["error"]["code"]), (503, &json!("no_capacity")));
 }
 
 #[tokio::test]

@@ -34,12 +34,15 @@ async fn term_finishes_what_runs_and_leaves_at_once_afterwards() {
     let mut gateway = Gateway::over(&fleet, "").await;
     let mut running = Vec::new();
     for number in 0..8 {
-        let mut exchange = gateway.client().await.post("/v1/chat/completions", &chat(&format!("run {number}"), true, 60)).await;
+        let mut exchange =
+            gateway.client().await.post("/v1/chat/completions", &chat(&format!("run {number}"), true, 60)).await;
         assert!(exchange.read_until("\"content\"").await, "{}", exchange.seen());
         running.push(exchange);
     }
     let queued = gateway.client().await.post("/v1/chat/completions", &chat("queued", false, 2)).await;
-    gateway.wait_for("one in the queue", async |gateway| gateway.metric("huntgroup_queue_depth", "").await == 1.0).await;
+    gateway
+        .wait_for("one in the queue", async |gateway| gateway.metric("huntgroup_queue_depth", "").await == 1.0)
+        .await;
     gateway.signal(Signal::TERM);
     for (number, exchange) in running.into_iter().enumerate() {
         let answer = exchange.answer().await;

@@ -45,7 +45,8 @@ fn faults() -> Vec<(&'static str, Fault)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_a_phone_does_before_its_first_token_the_client_gets_the_other_phones_answer() {
     let fleet = Fleet::of(2, &phone(4, 50.0)).await;
-    let gateway = Gateway::over(&fleet, &format!("[pool]\nconnect_timeout = \"1s\"\ntls_timeout = \"1s\"\n{IMPATIENT}")).await;
+    let gateway =
+        Gateway::over(&fleet, &format!("[pool]\nconnect_timeout = \"1s\"\ntls_timeout = \"1s\"\n{IMPATIENT}")).await;
     for (name, fault) in faults() {
         for stream in [false, true] {
             // Both fail on their first request, so that the choice of phone can't hide the fault; one gets well at once.
@@ -63,7 +64,9 @@ async fn whatever_a_phone_does_before_its_first_token_the_client_gets_the_other_
             fleet.phones[broken].revive();
             // Whatever it was put out for, an operator who drains and undrains does not bring it back; removing and adding does.
             let url = fleet.phones[broken].url().to_owned();
-            let removed = gateway.admin("DELETE", &format!("/admin/replicas/{}?force=true", fleet.phones[broken].id()), None).await;
+            let removed = gateway
+                .admin("DELETE", &format!("/admin/replicas/{}?force=true", fleet.phones[broken].id()), None)
+                .await;
             assert!(removed.status < 300, "{}", removed.text());
             let added = gateway.admin("POST", "/admin/replicas", Some(&json!({ "url": url }))).await;
             assert!(added.status < 300, "{}", added.text());
@@ -86,7 +89,8 @@ async fn a_body_of_megabytes_is_replayed_whole_on_the_next_phone() {
         let answer = gateway.chat(&chat(&prompt, false, 3)).await;
         assert!(answer.is_whole(&prompt, 3), "{}{}", answer.head, answer.text());
     }
-    let digests: Vec<_> = fleet.phones.iter().filter_map(|phone| phone.last_work()).map(|seen| seen.body_sha256).collect();
+    let digests: Vec<_> =
+        fleet.phones.iter().filter_map(|phone| phone.last_work()).map(|seen| seen.body_sha256).collect();
     assert_eq!(digests.len(), 3, "every phone has seen the request");
     assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "and each the same bytes: {digests:?}");
 }

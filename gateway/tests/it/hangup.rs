@@ -59,7 +59,9 @@ async fn a_hang_up_in_the_queue_is_never_run() {
     for _ in 0..5 {
         waiting.push(gateway.client().await.post("/v1/chat/completions", &chat("queued", false, 2)).await);
     }
-    gateway.wait_for("five in the queue", async |gateway| gateway.metric("huntgroup_queue_depth", "").await == 5.0).await;
+    gateway
+        .wait_for("five in the queue", async |gateway| gateway.metric("huntgroup_queue_depth", "").await == 5.0)
+        .await;
     for exchange in waiting {
         exchange.leave();
     }

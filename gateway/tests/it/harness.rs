@@ -103,7 +103,8 @@ impl Gateway {
 
     /// Waits until this many replicas take work.
     pub async fn wait_ready(&self, replicas: usize) {
-        self.wait_for(&format!("{replicas} ready replicas"), async |gateway| gateway.states("ready").await == replicas).await;
+        self.wait_for(&format!("{replicas} ready replicas"), async |gateway| gateway.states("ready").await == replicas)
+            .await;
     }
 
     /// Replicas in this state.
@@ -182,7 +183,8 @@ impl Gateway {
     /// Starts the process again after its end.
     pub async fn restart(&mut self) {
         self.child = spawn(self.dir.path(), &[]);
-        self.wait_for("the admin API", async |gateway| TcpStream::connect(("127.0.0.1", gateway.admin)).await.is_ok()).await;
+        self.wait_for("the admin API", async |gateway| TcpStream::connect(("127.0.0.1", gateway.admin)).await.is_ok())
+            .await;
     }
 
     /// A second process with the same configuration.
@@ -231,7 +233,9 @@ impl Builder {
         let ca = path.join("ca.pem").exists().then(|| format!("ca_file = \"{shown}/ca.pem\"\n")).unwrap_or_default();
         let tls_keys = tls.map(|port| {
             write_certificate(path);
-            format!("tls_listen = [\"127.0.0.1:{port}\"]\ntls_cert = \"{shown}/cert.pem\"\ntls_key = \"{shown}/key.pem\"\n")
+            format!(
+                "tls_listen = [\"127.0.0.1:{port}\"]\ntls_cert = \"{shown}/cert.pem\"\ntls_key = \"{shown}/key.pem\"\n"
+            )
         });
         let (server, rest) = split(&self.config);
         let text = format!(
@@ -245,8 +249,12 @@ impl Builder {
         fs::write(path.join("huntgroup.toml"), text).expect("a file");
         let child = spawn(path, &[]);
         let gateway = Gateway { child, public, admin, tls, dir: self.dir };
-        gateway.wait_for("the listener", async |gateway| TcpStream::connect(("127.0.0.1", gateway.public)).await.is_ok()).await;
-        gateway.wait_for("the admin API", async |gateway| TcpStream::connect(("127.0.0.1", gateway.admin)).await.is_ok()).await;
+        gateway
+            .wait_for("the listener", async |gateway| TcpStream::connect(("127.0.0.1", gateway.public)).await.is_ok())
+            .await;
+        gateway
+            .wait_for("the admin API", async |gateway| TcpStream::connect(("127.0.0.1", gateway.admin)).await.is_ok())
+            .await;
         gateway
     }
 }
@@ -359,7 +367,8 @@ impl Exchange {
 
     async fn read(&mut self) -> bool {
         let mut piece = [0; 16 << 10];
-        let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut piece)).await.expect("the gateway answers in time");
+        let read =
+            tokio::time::timeout(PATIENCE, self.stream.read(&mut piece)).await.expect("the gateway answers in time");
         match read {
             Ok(length) if length > 0 => {
                 self.buffer.extend_from_slice(&piece[..length]);

@@ -10,3 +10,4 @@ mod hangup;
 mod health;
 mod overload;
 mod streaming;
+mod tls;
