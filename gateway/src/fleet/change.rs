@@ -278,6 +278,10 @@ impl Fleet {
         });
         let mut view = View::clone(&self.view.load_full());
         view.insert(Arc::clone(&replica));
+        // A stated model is known before the replica answers, and also if it never does: "no capacity", not "no model".
+        for name in replica.stated.models.0.keys() {
+            view.models.report(name, clock::unix().as_secs());
+        }
         self.view.store(Arc::new(view));
         match known {
             Some(known) => self.restated(&known, &replica),

@@ -55,6 +55,8 @@ pub(super) struct Settings {
     pub(super) rules: UrlRules,
     pub(super) max_replicas: usize,
     pub(super) health: Health,
+    /// Unused connections are closed after this.
+    pub(super) idle: Duration,
     pub(super) naming: Naming,
 }
 
@@ -64,6 +66,7 @@ impl Settings {
             rules: UrlRules::from(&config.pool),
             max_replicas: config.pool.max_replicas,
             health: config.health.clone(),
+            idle: config.pool.idle,
             naming: Naming::new(&config.models),
         }
     }
@@ -172,8 +175,7 @@ impl Fleet {
         let heard = async {
             loop {
                 let changed = self.heard.notified();
-                let silent = self.view.load().replicas.values().any(|r| r.past().state == ReplicaState::Joining);
-                if self.resolve_model(name).is_some() || !silent {
+                if self.resolve_model(name).is_some() || !self.has_more_to_hear() {
                     return;
                 }
                 changed.await;
@@ -182,6 +184,18 @@ impl Fleet {
         // However the wait ends, what is known then counts.
         drop(tokio::time::timeout(patience, heard).await);
         self.resolve_model(name)
+    }
+
+    /// Whether a replica was not asked yet, or has not loaded what it will serve. One that did not answer doesn't count:
+    /// it may never come, and unknown names are refused at once.
+    fn has_more_to_hear(&self) -> bool {
+        self.view.load().replicas.values().any(|replica| {
+            let (not_asked, loading) = {
+                let past = replica.past();
+                (past.probe.is_none(), past.state == ReplicaState::Loading)
+            };
+            not_asked || (loading && replica.facts().models.is_empty())
+        })
     }
 
     /// The name of a model.

@@ -34,6 +34,9 @@ const FULL_EVERY: Duration = Duration::from_secs(300);
 /// Questions of a full probe answered one after the other; no probe takes longer than this many limits.
 const MAX_LIMITS: u32 = 4;
 
+/// Looking at every replica's connections costs little, but not nothing.
+const SWEEP_AT_MOST_EVERY: Duration = Duration::from_secs(1);
+
 /// Which replica is due when.
 #[derive(Default)]
 struct Agenda {
@@ -91,6 +94,8 @@ struct Watch {
     full_at: HashMap<ReplicaId, Timestamp>,
     /// When the last first probe of a new replica is due.
     first_probe: Timestamp,
+    /// When stale connections were closed last.
+    swept: Timestamp,
     /// Feeds the jitter.
     count: u64,
 }
@@ -109,6 +114,7 @@ impl Fleet {
         let mut watch = Watch::default();
         loop {
             let (next, may_start) = (watch.agenda.next(), watch.running.len() < MAX_PROBES);
+            let sweep = watch.swept + self.settings.load().idle.max(SWEEP_AT_MOST_EVERY);
             tokio::select! {
                 () = stop.wait() => return,
                 effects = self.dispatcher.fleet_effects() => {
@@ -124,8 +130,21 @@ impl Fleet {
                     }
                 }
                 () = tokio::time::sleep_until(clock::instant(next)), if may_start => {}
+                () = tokio::time::sleep_until(clock::instant(sweep)) => {}
             }
             self.start_due(&mut watch);
+            if clock::now() >= sweep {
+                self.close_stale();
+                watch.swept = clock::now();
+            }
+        }
+    }
+
+    /// Phones have closed these connections by now, or are about to: each would keep a descriptor until its next use.
+    fn close_stale(&self) {
+        let idle = self.settings.load().idle;
+        for replica in self.view.load().replicas.values() {
+            replica.endpoint.close_stale(idle);
         }
     }
 
@@ -268,6 +287,7 @@ impl Fleet {
         if let Some(report) = report {
             self.dispatcher.handle(Event::ReplicaReported { replica: id, report });
         }
+        self.heard.notify_waiters();
         watch.count += 1;
         let wait = self.pause(&replica, report_missing(&replica), watch.count);
         watch.agenda.by(id, clock::now() + wait);
