@@ -114,8 +114,7 @@ impl Bench {
             decode: Duration::from_millis(5_000 + self.below(20_000)),
             cached_tokens: 0,
         });
-        let took = self.tell(Event::AttemptEnded { attempt, outcome, content_sent: false, timings });
-        took
+        self.tell(Event::AttemptEnded { attempt, outcome, content_sent: false, timings })
     }
 
     fn fill(&mut self) {

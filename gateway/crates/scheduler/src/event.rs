@@ -111,7 +111,7 @@ pub struct RouteSet(pub u16);
 impl RouteSet {
     /// Whether the kind of work with this bit position is in the set.
     pub const fn contains(self, route: u8) -> bool {
-        self.0 & (1 << route) != 0
+        (route as u32) < u16::BITS && self.0 & (1 << route) != 0
     }
 }
 

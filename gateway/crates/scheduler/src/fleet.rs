@@ -3,7 +3,8 @@
 use crate::{
     effect::{CancelReason, ChangeReason, Effect, ReplicaState},
     event::{HardFailure, Outcome, ReplicaSpec, Report, SoftFailure},
-    health::{Context, Evidence, Health},
+    evidence::{Context, Evidence},
+    health::Health,
     id::{AttemptId, ModelId, ReplicaId},
     relay::RelayVerdict,
     replica::{Drain, Replica},

@@ -1,15 +1,14 @@
-//! The life of a request in the core: it arrives, waits, is placed, fails over, ends.
+//! The life of a request in the core: it arrives, waits, is placed, ends. What happens when an attempt fails is in
+//! `failover`.
 
 use crate::{
     effect::{CancelReason, Effect, ShedReason},
-    event::{Outcome, RequestSpec, Timings},
+    event::RequestSpec,
     id::{AttemptId, ModelId, ReplicaId, RequestId},
     pool::Prospect,
     queue::Look,
     request::{Attempt, Phase, Request, Tried},
-    retry::{self, Next},
     scheduler::Scheduler,
-    selection::Choice,
     time::Timestamp,
     timer::Timer,
 };
@@ -29,9 +28,9 @@ impl Scheduler {
             return self.reject(id, ShedReason::ContextExceeded, now);
         }
         match self.choose(id) {
-            Choice::Replica(replica) => self.dispatch(id, replica, now),
-            _ if self.queue_is_full(id) => self.reject(id, ShedReason::QueueFull, now),
-            _ => self.enqueue(id, now),
+            Some(replica) => self.dispatch(id, replica, now),
+            None if self.queue_is_full(id) => self.reject(id, ShedReason::QueueFull, now),
+            None => self.enqueue(id, now),
         }
     }
 
@@ -59,142 +58,17 @@ impl Scheduler {
         self.seen_alive(replica, now);
     }
 
-    pub(crate) fn attempt_ended(
-        &mut self,
-        id: AttemptId,
-        outcome: Outcome,
-        content_sent: bool,
-        timings: Option<Timings>,
-        now: Timestamp,
-    ) {
-        let Some(attempt) = self.attempts.get(&id).copied() else { return };
-        if let Some(timings) = timings {
-            self.pool.measure(attempt.replica, &timings, self.config.policy, &mut self.rng);
-        }
-        self.release(id, now);
-        let next = retry::next(outcome, content_sent);
-        if let Next::Elsewhere { spent, reached } = next {
-            self.charge(&attempt, spent, reached);
-        }
-        let relay_down = self.learn(&attempt, outcome, now);
-        match next {
-            Next::End => self.forget(attempt.request),
-            Next::Elsewhere { .. } => {
-                if relay_down {
-                    self.refund_one(attempt.request, &[attempt.replica]);
-                }
-                if outcome == Outcome::ContextExceeded {
-                    self.too_long(&attempt);
-                }
-                self.fail_over(&attempt, now);
-            }
-        }
-    }
-
-    fn charge(&mut self, attempt: &Attempt, spent: bool, reached: bool) {
-        let Some(request) = self.requests.get_mut(&attempt.request) else { return };
-        request.spent += u32::from(spent);
-        if let Some(tried) = request.tried.iter_mut().find(|tried| tried.replica == attempt.replica) {
-            tried.reached = reached;
-        }
-    }
-
-    fn too_long(&mut self, attempt: &Attempt) {
-        let Some(request) = self.requests.get_mut(&attempt.request) else { return };
-        request.too_long = true;
-        if let Some(context) = self.pool.replicas.get(&attempt.replica).and_then(|r| r.spec.context_tokens) {
-            request.need = request.need.more_than(context);
-        }
-    }
-
-    /// Puts the request of an ended attempt where it belongs: on another replica, back into the queue, or out.
-    pub(crate) fn fail_over(&mut self, ended: &Attempt, now: Timestamp) {
-        let id = ended.request;
-        let Some(request) = self.requests.get_mut(&id) else { return };
-        request.phase = Phase::Waiting { orphan_since: None };
-        request.queued_from = Timestamp(now.0.saturating_sub(ended.waited.as_nanos() as u64));
-        if !retry::may_try_again(&self.config.retry, request.dispatches, request.spent) {
-            return self.exhausted(id, now);
-        }
-        if self.pool.prospect(request) == Prospect::Never && !request.tried.is_empty() {
-            return self.exhausted(id, now);
-        }
-        self.retry(id, now);
-    }
-
-    /// Another attempt now, if a slot and the budget allow, or a place at the front of the queue.
-    fn retry(&mut self, id: RequestId, now: Timestamp) {
-        let choice = self.choose(id);
-        match choice {
-            Choice::Replica(replica) if self.budget.has_room(&self.config.retry) => self.dispatch(id, replica, now),
-            _ => {
-                self.starved |= matches!(choice, Choice::Replica(_));
-                self.enqueue(id, now);
-            }
-        }
-    }
-
-    /// No further attempt is allowed, or none is possible. If a relay is in doubt that would explain the failures, its
-    /// verdict is waited for.
-    fn exhausted(&mut self, id: RequestId, now: Timestamp) {
-        let Some(request) = self.requests.get_mut(&id) else { return };
-        let window = self.config.health.relay_window;
-        let in_doubt = |tried: &Tried| {
-            let relay = self.pool.replicas.get(&tried.replica).and_then(|r| self.pool.relays.get(&r.spec.relay));
-            !tried.reached && relay.is_some_and(|relay| relay.in_doubt(window, now))
-        };
-        if request.dispatches < retry::max_tries(&self.config.retry) && request.tried.iter().any(in_doubt) {
-            request.phase = Phase::Parked { until: now + window };
-            self.parked.insert(id);
-            return self.schedule(id);
-        }
-        let reason = self.exhaustion(id);
-        self.reject(id, reason, now);
-    }
-
-    fn exhaustion(&self, id: RequestId) -> ShedReason {
-        let Some(request) = self.requests.get(&id) else { return ShedReason::AttemptsExhausted };
-        let largest = self.pool.models.get(&request.spec.model).and_then(|m| m.largest_context(request.spec.route));
-        let nothing_larger = request.need.measured && largest.is_none_or(|largest| largest < request.need.tokens);
-        if request.too_long && (nothing_larger || request.spent == 0) {
-            ShedReason::ContextExceeded
-        } else if request.spent == 0 {
-            // All were full, loading or waiting for their operator: that is no failure of an attempt.
-            ShedReason::NoCapacity
-        } else {
-            ShedReason::AttemptsExhausted
-        }
-    }
-
-    /// A relay is down: what was tried through it in vain was not tried.
-    pub(crate) fn refund(&mut self, members: &[ReplicaId], now: Timestamp) {
-        for id in self.requests.keys().copied().collect::<Vec<_>>() {
-            self.refund_one(id, members);
-        }
-        for id in self.parked.iter().copied().collect::<Vec<_>>() {
-            let Some(request) = self.requests.get_mut(&id) else { continue };
-            if retry::may_try_again(&self.config.retry, request.dispatches, request.spent) {
-                self.parked.remove(&id);
-                self.retry(id, now);
-            }
-        }
-    }
-
-    fn refund_one(&mut self, id: RequestId, members: &[ReplicaId]) {
-        let Some(request) = self.requests.get_mut(&id) else { return };
-        let before = request.tried.len();
-        request.tried.retain(|tried| tried.reached || members.binary_search(&tried.replica).is_err());
-        request.spent -= (before - request.tried.len()) as u32;
-    }
-
-    pub(crate) fn choose(&self, id: RequestId) -> Choice {
-        let Some(request) = self.requests.get(&id) else { return Choice::NoneFree };
-        let Some(pool) = self.pool.models.get(&request.spec.model) else { return Choice::NoneFree };
+    /// The replica for a request, if one is free. A request that already lost an attempt does not gamble on a doubtful
+    /// replica while a sound one serves: right after many phones died the dead ones are the free ones.
+    pub(crate) fn choose(&self, id: RequestId) -> Option<ReplicaId> {
+        let request = self.requests.get(&id)?;
+        let pool = self.pool.models.get(&request.spec.model).filter(|pool| !pool.offers.is_empty())?;
         let context = pool.threshold(request.spec.route, request.need);
-        pool.offers.choose(request.spec.route, context, |replica| request.has_tried(replica))
+        let gamble = !request.is_retry() || !self.pool.has_sound(request);
+        pool.offers.choose(request.spec.route, context, gamble, |replica| request.has_tried(replica))
     }
 
-    fn dispatch(&mut self, id: RequestId, replica: ReplicaId, now: Timestamp) {
+    pub(crate) fn dispatch(&mut self, id: RequestId, replica: ReplicaId, now: Timestamp) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         self.queue.remove(request);
         self.dispatches += 1;
@@ -228,7 +102,7 @@ impl Scheduler {
         self.check_drained(attempt.replica);
     }
 
-    fn enqueue(&mut self, id: RequestId, now: Timestamp) {
+    pub(crate) fn enqueue(&mut self, id: RequestId, now: Timestamp) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         let orphan = self.pool.prospect(request) != Prospect::Now;
         request.phase = Phase::Waiting { orphan_since: orphan.then_some(now) };
@@ -246,7 +120,7 @@ impl Scheduler {
     }
 
     /// The request has ended, however it did.
-    fn forget(&mut self, id: RequestId) {
+    pub(crate) fn forget(&mut self, id: RequestId) {
         if let Some(request) = self.requests.remove(&id) {
             self.queue.remove(&request);
             self.parked.remove(&id);
@@ -298,7 +172,7 @@ impl Scheduler {
                 let held_back = reason == ShedReason::QueueAge
                     && request.is_retry()
                     && !self.budget.has_room(&self.config.retry)
-                    && matches!(self.choose(id), Choice::Replica(_));
+                    && self.choose(id).is_some();
                 self.reject(id, if held_back { ShedReason::RetryBudget } else { reason }, now);
             }
         }
@@ -315,7 +189,11 @@ impl Scheduler {
         let replica = self.pool.replicas.get(&id).filter(|replica| replica.free() > 0)?;
         let retries = self.budget.has_room(&self.config.retry);
         let look = Look { now, promote_after: self.config.queue.promote_after, retries };
-        let untried = |request: RequestId| self.requests.get(&request).is_some_and(|r| !r.has_tried(id));
+        let gamble = !replica.is_sound();
+        let untried = |request: RequestId| {
+            let may = |request: &Request| !(request.has_tried(id) || gamble && self.pool.has_sound(request));
+            self.requests.get(&request).is_some_and(may)
+        };
         let (mut best, mut starved) = (None, false);
         for model in &replica.spec.models {
             let (Some(queue), Some(pool)) = (self.queue.models.get(model), self.pool.models.get(model)) else {
@@ -334,21 +212,6 @@ impl Scheduler {
         }
         self.starved |= starved;
         best.map(|turn| turn.request)
-    }
-
-    /// The budget has room again: places the retries that were passed over.
-    pub(crate) fn place_retries(&mut self, now: Timestamp) {
-        let lanes = self.queue.models.values().flat_map(|queue| queue.lanes.values());
-        let mut waiting: Vec<_> = lanes.flat_map(|lane| lane.retries.values().map(|place| place.request)).collect();
-        waiting.sort_by_key(|id| self.requests.get(id).map(|request| (request.spec.class, request.order)));
-        for id in waiting {
-            let Choice::Replica(replica) = self.choose(id) else { continue };
-            if !self.budget.has_room(&self.config.retry) {
-                self.starved = true;
-                return;
-            }
-            self.dispatch(id, replica, now);
-        }
     }
 
     /// The members of a model changed: who waits for them may have to wait for less long, for longer, or in vain.

@@ -6,13 +6,13 @@
 //! "busy reading a long prompt", "full", "loading" and "wrong key" are not errors that a pause cures.
 //! No verdict ever touches what already runs.
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
 
 use crate::{
     config::HealthConfig,
     effect::{ChangeReason, ReplicaState},
     event::Report,
-    rng::Rng,
+    evidence::{Context, Evidence, Mark},
     time::Timestamp,
 };
 
@@ -22,53 +22,6 @@ const WINDOW: usize = 128;
 const TIMEOUTS_SUSPECT: u32 = 3;
 /// And that eject it, if the pool can spare it.
 const TIMEOUTS_OUT: u32 = 5;
-
-/// Why a replica is out; decides what may lift it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mark {
-    /// Nobody there, or its own probe says that it is broken. Never ignored.
-    Hard,
-    /// It answered requests badly. Ignored when too much of the pool is out for it.
-    Soft,
-    /// Its relay is down: held, not judged.
-    Relay,
-}
-
-/// Something that says something about a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Evidence {
-    Success,
-    Hard,
-    Soft,
-    Loading,
-    Misconfigured,
-    /// The time set by `probe_at` has come.
-    ProbeDue,
-    /// All of its relay fail alike.
-    RelayDown,
-    /// Another replica of its relay is back.
-    RelayBack,
-    /// Too few are left: soft marks are ignored.
-    PoolShort,
-    /// The settings changed.
-    Configured,
-}
-
-/// What must be known beside the evidence.
-pub(crate) struct Context<'a> {
-    pub(crate) now: Timestamp,
-    pub(crate) config: &'a HealthConfig,
-    pub(crate) rng: &'a mut Rng,
-    pub(crate) slots: u16,
-    /// The pool can spare it.
-    pub(crate) may_eject_soft: bool,
-    /// Something of ours runs there.
-    pub(crate) busy: bool,
-    /// Something of ours runs there and has begun to answer.
-    pub(crate) answering: bool,
-    /// It is known what it serves.
-    pub(crate) models_known: bool,
-}
 
 #[derive(Debug)]
 pub(crate) struct Health {
@@ -121,6 +74,12 @@ impl Health {
     /// Takes work: some, or all it has slots for.
     pub(crate) fn serves(&self) -> bool {
         matches!(self.state, ReplicaState::Ready | ReplicaState::Suspect | ReplicaState::Probation)
+    }
+
+    /// Ready, and its last request and probe were no failures. A good probe ends a suspicion or a penalty, but only a good
+    /// answer redeems a failed request: there are engines whose health check is fine and whose answers are not.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.state == ReplicaState::Ready && self.hard_row + self.soft_row + self.failed_probes == 0
     }
 
     pub(crate) fn usable(&self, slots: u16) -> u16 {
@@ -285,10 +244,7 @@ impl Health {
         let bad = self.state == ReplicaState::Probation
             || self.soft_row >= context.config.soft_failures
             || self.mostly_bad(context.config);
-        if !bad {
-            return;
-        }
-        if context.may_eject_soft {
+        if bad && context.may_eject_soft {
             self.eject(Mark::Soft, ChangeReason::SoftFailure, context);
         } else {
             self.distrust(ChangeReason::SoftFailure, context);
@@ -411,13 +367,5 @@ impl Health {
         // A phone that loads its model after an ejection still owes the probation; after a hold it owes nothing.
         let keeps = matches!(state, ReplicaState::Out | ReplicaState::Loading) && self.mark != Some(Mark::Relay);
         self.mark = self.mark.filter(|_| keeps);
-    }
-}
-
-impl Context<'_> {
-    /// A length varied up and down, so that what failed together does not come back together.
-    fn jittered(&mut self, length: Duration) -> Duration {
-        let share = self.config.penalty_jitter.clamp(0.0, 1.0);
-        length.mul_f64(1.0 + share * (2.0 * self.rng.unit() - 1.0))
     }
 }

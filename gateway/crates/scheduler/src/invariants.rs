@@ -21,7 +21,7 @@ pub(crate) use checked::check;
 
 #[cfg(debug_assertions)]
 mod checked {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::{Scheduler, Timestamp};
     use crate::{
@@ -31,7 +31,6 @@ mod checked {
         replica::{Replica, Standing},
         request::{Phase, Request},
         retry,
-        selection::Choice,
         timer::Timer,
     };
 
@@ -46,7 +45,11 @@ mod checked {
             return;
         }
         core.requests.iter().for_each(|(id, request)| check_request(core, *id, request, now));
-        core.pool.replicas.iter().for_each(|(id, replica)| check_replica(core, *id, replica));
+        let mut running: BTreeMap<ReplicaId, usize> = BTreeMap::new();
+        core.attempts.values().for_each(|attempt| *running.entry(attempt.replica).or_default() += 1);
+        for (id, replica) in &core.pool.replicas {
+            check_replica(core, *id, replica, running.get(id).copied().unwrap_or(0));
+        }
         check_models(core);
         core.timers.iter().for_each(|(timer, _)| check_owner(core, timer));
     }
@@ -70,8 +73,8 @@ mod checked {
     fn check_request(core: &Scheduler, id: RequestId, request: &Request, now: Timestamp) {
         let tried: BTreeSet<ReplicaId> = request.tried.iter().map(|tried| tried.replica).collect();
         assert_eq!(tried.len(), request.tried.len(), "{id:?} was on one replica twice");
-        let limits = core.reconfigured || request.dispatches <= retry::max_tries(&core.config.retry);
-        assert!(limits, "{id:?} had {} attempts", request.dispatches);
+        let limits = core.reconfigured || request.tries <= retry::max_tries(&core.config.retry);
+        assert!(limits, "{id:?} had {} tries", request.tries);
         assert_eq!(core.parked.contains(&id), matches!(request.phase, Phase::Parked { .. }));
         match request.phase {
             Phase::Running(attempt) => {
@@ -84,7 +87,7 @@ mod checked {
                 let prospect = core.pool.prospect(request);
                 assert_eq!(orphan_since.is_none(), prospect == Prospect::Now, "{id:?} misjudges its prospects");
                 assert!(prospect != Prospect::Never || request.tried.is_empty(), "{id:?} waits in vain");
-                let placeable = matches!(core.choose(id), Choice::Replica(_));
+                let placeable = core.choose(id).is_some();
                 let no_budget = request.is_retry() && !core.budget.has_room(&core.config.retry);
                 assert!(!placeable || no_budget, "{id:?} waits beside a free slot");
                 assert!(!no_budget || !placeable || core.starved, "{id:?} lacks budget and nobody remembers");
@@ -95,11 +98,10 @@ mod checked {
         }
     }
 
-    fn check_replica(core: &Scheduler, id: ReplicaId, replica: &Replica) {
+    fn check_replica(core: &Scheduler, id: ReplicaId, replica: &Replica, running: usize) {
         for attempt in &replica.running {
             assert_eq!(core.attempts.get(attempt).map(|attempt| attempt.replica), Some(id), "a slot is held by nobody");
         }
-        let running = core.attempts.values().filter(|attempt| attempt.replica == id).count();
         assert_eq!(running, replica.running.len(), "{id:?} runs what holds no slot");
         assert!(running <= replica.ceiling, "{id:?} runs {running} on {} slots", replica.ceiling);
         assert_eq!(replica.indexed, Some(replica.facts()), "{id:?} changed beside the indexes");
@@ -115,15 +117,21 @@ mod checked {
         assert!(!waits_for_news || news, "{id:?} is {:?} for good", replica.health.state);
         assert_eq!(core.timers.get(Timer::Probe(id)), replica.health.probe_at);
         assert_eq!(core.timers.get(Timer::Rested(id)), replica.rests_until);
-        for (model, rank) in replica.spec.models.iter().zip(&replica.ranks) {
-            let offered = core.pool.models[model].offers.iter().filter(|(offered, _)| *offered == id).count();
-            assert_eq!(offered, usize::from(rank.is_some()));
-            assert_eq!(offered > 0, replica.free() > 0, "{id:?} is offered without a free slot, or is not with one");
-        }
+        let offered = replica.ranks.iter().filter(|rank| rank.is_some()).count();
+        let wanted = if replica.free() > 0 { replica.spec.models.len() } else { 0 };
+        assert_eq!(offered, wanted, "{id:?} is offered without a free slot, or is not with one");
     }
 
     fn check_models(core: &Scheduler) {
         for (model, pool) in &core.pool.models {
+            let offered: BTreeSet<ReplicaId> = pool.offers.iter().map(|(id, _)| id).collect();
+            let free: BTreeSet<ReplicaId> =
+                pool.members.iter().copied().filter(|id| core.pool.replicas[id].free() > 0).collect();
+            assert_eq!(
+                (offered.len(), &offered),
+                (pool.offers.iter().count(), &free),
+                "{model:?} offers the wrong replicas"
+            );
             let members = || pool.members.iter().map(|id| &core.pool.replicas[id]);
             let serving = members().filter(|replica| replica.standing() == Standing::Serving);
             let slots: usize = serving.clone().map(|replica| usize::from(replica.spec.slots)).sum();

@@ -9,41 +9,17 @@ use crate::{
     effect::ReplicaState,
     event::{ReplicaSpec, Timings},
     id::{ModelId, RelayId, ReplicaId},
+    model_pool::{Contexts, ModelPool},
     relay::{Relay, RelayVerdict},
     replica::{Facts, Replica, Standing},
-    request::{Need, Request},
+    request::Request,
     rng::Rng,
-    selection::{Candidate, Offers, rank},
-    speed::LogMean,
+    selection::{Candidate, rank},
     time::Timestamp,
 };
 
 /// The fastest speed must change by more than this before all of a model are ranked anew.
 const RERANK: f64 = 1.1;
-
-/// The replicas of one model.
-#[derive(Debug, Default)]
-pub(crate) struct ModelPool {
-    pub(crate) members: BTreeSet<ReplicaId>,
-    pub(crate) offers: Offers,
-    serving_contexts: Contexts,
-    coming_contexts: Contexts,
-    pub(crate) serving: usize,
-    pub(crate) out: usize,
-    pub(crate) soft_out: usize,
-    pub(crate) serving_slots: usize,
-    coming_slots: usize,
-    /// Measured speeds as bits: positive floats order like their bits.
-    speeds: BTreeSet<(u64, ReplicaId)>,
-    /// The speed that others are compared with.
-    reference: Option<f64>,
-    /// Seconds from dispatch to a whole answer.
-    pub(crate) service: LogMean,
-}
-
-/// Context sizes per route, sorted.
-#[derive(Debug, Default)]
-struct Contexts(BTreeMap<u8, Vec<u32>>);
 
 /// Whether a waiting request can hope for a replica that it has not tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,73 +44,6 @@ pub(crate) struct Pool {
     pub(crate) unknown_changed: bool,
     /// Replicas that got a free slot, or can do more than before.
     pub(crate) woken: BTreeSet<ReplicaId>,
-}
-
-impl Contexts {
-    fn change(&mut self, spec: &ReplicaSpec, add: bool) {
-        let context = spec.context_tokens.unwrap_or(u32::MAX);
-        for route in (0..16).filter(|route| spec.routes.contains(*route)) {
-            let sizes = self.0.entry(route).or_default();
-            let at = sizes.partition_point(|size| *size < context);
-            if add {
-                sizes.insert(at, context);
-            } else {
-                sizes.remove(at);
-            }
-        }
-    }
-
-    fn largest(&self, route: u8) -> Option<u32> {
-        self.0.get(&route)?.last().copied()
-    }
-
-    fn at_least(&self, route: u8, context: u32) -> usize {
-        self.0.get(&route).map_or(0, |sizes| sizes.len() - sizes.partition_point(|size| *size < context))
-    }
-}
-
-impl ModelPool {
-    /// The largest context of the route among replicas that serve or may come.
-    pub(crate) fn largest_context(&self, route: u8) -> Option<u32> {
-        self.serving_contexts.largest(route).max(self.coming_contexts.largest(route))
-    }
-
-    /// The context a replica must have to be asked. What no replica seems to hold goes to the largest: the estimate may be
-    /// off, and the replica's own tokenizer answers at once.
-    pub(crate) fn threshold(&self, route: u8, need: Need) -> u32 {
-        if need.measured {
-            return need.tokens;
-        }
-        self.largest_context(route).map_or(need.tokens, |largest| need.tokens.min(largest))
-    }
-
-    /// Slots of all that serve or may come.
-    pub(crate) fn slots(&self) -> usize {
-        self.serving_slots + self.coming_slots
-    }
-
-    /// How many serve a kind of request now.
-    pub(crate) fn serving_fit(&self, route: u8, need: Need) -> usize {
-        self.serving_contexts.at_least(route, self.threshold(route, need))
-    }
-
-    fn count(&mut self, spec: &ReplicaSpec, facts: Facts, add: bool) {
-        let change = |counter: &mut usize, by: usize| if add { *counter += by } else { *counter -= by };
-        change(&mut self.out, usize::from(facts.out));
-        change(&mut self.soft_out, usize::from(facts.soft_out));
-        match facts.standing {
-            Standing::Serving => {
-                change(&mut self.serving, 1);
-                change(&mut self.serving_slots, usize::from(facts.slots));
-                self.serving_contexts.change(spec, add);
-            }
-            Standing::Coming => {
-                change(&mut self.coming_slots, usize::from(facts.slots));
-                self.coming_contexts.change(spec, add);
-            }
-            Standing::Gone => {}
-        }
-    }
 }
 
 impl Pool {
@@ -335,26 +244,35 @@ impl Pool {
     }
 
     pub(crate) fn prospect(&self, request: &Request) -> Prospect {
-        let (route, need) = (request.spec.route, request.need);
         let later = if self.unknown > 0 { Prospect::Later } else { Prospect::Never };
         let Some(pool) = self.models.get(&request.spec.model) else { return later };
-        let threshold = pool.threshold(route, need);
-        let tried = |standing: Standing| {
-            let fits = |replica: &Replica| {
-                replica.standing() == standing
-                    && replica.spec.routes.contains(route)
-                    && replica.context() >= threshold
-                    && replica.spec.models.contains(&request.spec.model)
-            };
-            request.tried.iter().filter_map(|tried| self.replicas.get(&tried.replica)).filter(|r| fits(r)).count()
-        };
-        if pool.serving_contexts.at_least(route, threshold) > tried(Standing::Serving) {
+        if self.untried(request, pool, &pool.serving_contexts, |facts| facts.standing == Standing::Serving) {
             Prospect::Now
-        } else if pool.coming_contexts.at_least(route, threshold) > tried(Standing::Coming) {
+        } else if self.untried(request, pool, &pool.coming_contexts, |facts| facts.standing == Standing::Coming) {
             Prospect::Later
         } else {
             later
         }
+    }
+
+    /// Whether a replica that is beyond doubt serves the request, now or when a slot frees.
+    pub(crate) fn has_sound(&self, request: &Request) -> bool {
+        let pool = self.models.get(&request.spec.model);
+        pool.is_some_and(|pool| self.untried(request, pool, &pool.sound_contexts, |facts| facts.sound))
+    }
+
+    /// Whether some replica of a kind fits the request and was not tried; `contexts` are those of the kind.
+    fn untried(&self, request: &Request, pool: &ModelPool, contexts: &Contexts, kind: impl Fn(Facts) -> bool) -> bool {
+        let route = request.spec.route;
+        let threshold = pool.threshold(route, request.need);
+        let fits = |replica: &&Replica| {
+            replica.indexed.is_some_and(&kind)
+                && replica.spec.routes.contains(route)
+                && replica.context() >= threshold
+                && replica.spec.models.contains(&request.spec.model)
+        };
+        let tried = request.tried.iter().filter_map(|tried| self.replicas.get(&tried.replica)).filter(fits).count();
+        contexts.at_least(route, threshold) > tried
     }
 
     /// Even half the estimate is more than any replica of the model holds.

@@ -4,10 +4,7 @@
 //! Few failures prove nothing, and idle phones fail only when somebody asks them. So, when a good part of a relay's
 //! replicas fail together, the others are probed at once, and the verdict is theirs.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{config::HealthConfig, id::ReplicaId, time::Timestamp};
 
@@ -57,16 +54,17 @@ impl Relay {
             }
         }
         let recently = self.asked_at.is_some_and(|at| now.since(at) < config.relay_window / 2);
-        if self.in_doubt(config.relay_window, now) && self.failing.len() * 2 >= self.active && !recently {
+        if self.in_doubt(config, now) && self.failing.len() * 2 >= self.active && !recently {
             self.asked_at = Some(now);
             return RelayVerdict::Doubtful;
         }
         RelayVerdict::Up
     }
 
-    /// Several members failed to connect lately: it may be the relay.
-    pub(crate) fn in_doubt(&self, window: Duration, now: Timestamp) -> bool {
-        self.down || self.failing.values().filter(|at| now.since(**at) <= window).take(2).count() == 2
+    /// Several members failed to connect lately: it may be the relay, if it has enough members to be judged.
+    pub(crate) fn in_doubt(&self, config: &HealthConfig, now: Timestamp) -> bool {
+        let lately = self.failing.values().filter(|at| now.since(**at) <= config.relay_window);
+        self.down || (self.members.len() >= config.relay_min_replicas && lately.take(2).count() == 2)
     }
 
     pub(crate) fn is_failing(&self, replica: ReplicaId) -> bool {

@@ -8,7 +8,8 @@ use std::{collections::BTreeSet, time::Duration};
 use crate::{
     effect::{ChangeReason, ReplicaState},
     event::ReplicaSpec,
-    health::{Health, Mark},
+    evidence::Mark,
+    health::Health,
     id::{AttemptId, ReplicaId},
     selection::{Offer, Rank},
     snapshot::ReplicaView,
@@ -39,6 +40,8 @@ pub(crate) enum Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) standing: Standing,
+    /// Serves, and nothing speaks against it.
+    pub(crate) sound: bool,
     pub(crate) out: bool,
     pub(crate) soft_out: bool,
     pub(crate) slots: u16,
@@ -100,6 +103,11 @@ impl Replica {
         }
     }
 
+    /// Serves, and what it did last was good: fit for a request that already lost an attempt.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.standing() == Standing::Serving && self.health.is_sound() && self.rests_until.is_none()
+    }
+
     pub(crate) fn usable(&self) -> u16 {
         if self.drain.is_some() || self.rests_until.is_some() { 0 } else { self.health.usable(self.spec.slots) }
     }
@@ -115,13 +123,14 @@ impl Replica {
     }
 
     pub(crate) fn offer(&self) -> Offer {
-        Offer { routes: self.spec.routes, context: self.context() }
+        Offer { routes: self.spec.routes, context: self.context(), sound: self.is_sound() }
     }
 
     pub(crate) fn facts(&self) -> Facts {
         let out = self.state() == ReplicaState::Out;
         Facts {
             standing: self.standing(),
+            sound: self.is_sound(),
             out,
             soft_out: out && self.health.mark == Some(Mark::Soft),
             slots: self.spec.slots,
@@ -145,6 +154,8 @@ impl Replica {
             usable_slots: self.usable(),
             running: self.running.iter().copied().collect(),
             penalty_until: self.health.probe_at.filter(|_| self.health.state == ReplicaState::Out),
+            rests_until: self.rests_until,
+            ejections: self.health.ejections,
             prefill_rate: self.speeds.prefill(),
             decode_rate: self.speeds.decode(),
             outcomes: self.outcomes,

@@ -45,7 +45,7 @@ pub(crate) enum Phase {
         orphan_since: Option<Timestamp>,
     },
     Running(AttemptId),
-    /// Out of attempts, all lost to a relay that may be down: the verdict on the relay is its verdict.
+    /// Every replica is tried, some in vain through a relay that may be down: the verdict on the relay is its verdict.
     Parked {
         until: Timestamp,
     },
@@ -65,7 +65,8 @@ pub(crate) struct Request {
     pub(crate) tried: Vec<Tried>,
     /// Attempts so far.
     pub(crate) dispatches: u32,
-    /// Those that count against the limit.
+    /// Those that reached something, and of these the ones that cost a phone's time.
+    pub(crate) tries: u32,
     pub(crate) spent: u32,
     /// A replica found the prompt too long.
     pub(crate) too_long: bool,
@@ -75,7 +76,7 @@ pub(crate) struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tried {
     pub(crate) replica: ReplicaId,
-    /// False when the attempt ended at connect or TLS: whatever stands in front of the replica may be to blame.
+    /// False when the attempt ended at connect or TLS.
     pub(crate) reached: bool,
 }
 
@@ -90,6 +91,7 @@ impl Request {
             queued_from: now,
             tried: Vec::new(),
             dispatches: 0,
+            tries: 0,
             spent: 0,
             too_long: false,
         }

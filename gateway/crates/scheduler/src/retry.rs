@@ -1,5 +1,9 @@
 //! What a failed attempt means for its request, and how many retries may run.
 //!
+//! Attempts are limited because each costs a phone seconds to minutes. So what cost nothing is not counted among them: a
+//! phone that could not be reached, one that said at once that it is full, a tunnel's page that says that nobody is
+//! there. Otherwise three phones that died a moment ago would fail a request that a hundred others could serve.
+//!
 //! The budget is by count of what runs, not a token bucket refilled by successes: an attempt here lasts seconds to
 //! minutes, so what hurts is the share of slots that retries hold at one moment. A request without budget waits for
 //! it, like for a slot; refusing it would turn a moment's crowd into an error.
@@ -9,8 +13,8 @@ use crate::{
     event::{HardFailure, Outcome, SoftFailure},
 };
 
-/// Tries of all kinds, as a multiple of the attempts that count: bounds the tour of a request through a pool that is
-/// all full or loading.
+/// Tries that reached something, as a multiple of the attempts that count: bounds the tour of a request through a pool
+/// that is all full, loading or behind a tunnel's page. What could not be reached is bounded by the pool's size alone.
 const TRIES_PER_ATTEMPT: u32 = 3;
 
 /// What becomes of the request.
@@ -19,12 +23,18 @@ pub(crate) enum Next {
     /// It ends with this attempt.
     End,
     /// Another replica.
-    Elsewhere {
-        /// Counts against the limit of attempts. A phone that said at once that it is full, loading or too small cost nothing.
-        spent: bool,
-        /// False when nothing shows that the replica itself was reached.
-        reached: bool,
-    },
+    Elsewhere(Cost),
+}
+
+/// What a failed attempt counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cost {
+    /// One of the attempts that a request may have.
+    Attempt,
+    /// A try: turned away before any work.
+    Try,
+    /// Nothing: nobody was reached. Whatever stands in front of the replica may be to blame.
+    Nothing,
 }
 
 /// The one retry rule.
@@ -34,22 +44,21 @@ pub(crate) fn next(outcome: Outcome, content_sent: bool) -> Next {
     }
     match outcome {
         Outcome::Success | Outcome::RequestFault => Next::End,
-        Outcome::Hard(HardFailure::Connect | HardFailure::Tls) => Next::Elsewhere { spent: true, reached: false },
-        Outcome::Hard(HardFailure::Reset) => Next::Elsewhere { spent: true, reached: true },
-        Outcome::Soft(SoftFailure::Busy { .. })
+        Outcome::Hard(HardFailure::Connect | HardFailure::Tls) => Next::Elsewhere(Cost::Nothing),
+        Outcome::Soft(SoftFailure::Busy { .. } | SoftFailure::BadAnswer)
         | Outcome::ContextExceeded
         | Outcome::Loading
-        | Outcome::Misconfigured => Next::Elsewhere { spent: false, reached: true },
-        Outcome::Soft(_) => Next::Elsewhere { spent: true, reached: true },
+        | Outcome::Misconfigured => Next::Elsewhere(Cost::Try),
+        Outcome::Hard(HardFailure::Reset) | Outcome::Soft(_) => Next::Elsewhere(Cost::Attempt),
     }
 }
 
-/// Whether a request with that many attempts may have another.
-pub(crate) fn may_try_again(config: &RetryConfig, dispatches: u32, spent: u32) -> bool {
-    spent < config.max_attempts.max(1) && dispatches < max_tries(config)
+/// Whether a request that had that much may have another attempt.
+pub(crate) fn may_try_again(config: &RetryConfig, tries: u32, attempts: u32) -> bool {
+    attempts < config.max_attempts.max(1) && tries < max_tries(config)
 }
 
-/// Attempts that a request can have at most, those that do not count included.
+/// Tries that a request can have at most, attempts included.
 pub(crate) fn max_tries(config: &RetryConfig) -> u32 {
     config.max_attempts.max(1).saturating_mul(TRIES_PER_ATTEMPT)
 }

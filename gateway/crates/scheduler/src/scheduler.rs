@@ -9,7 +9,7 @@ use crate::{
     config::SchedulerConfig,
     effect::Effect,
     event::Event,
-    health::Evidence,
+    evidence::Evidence,
     id::{AttemptId, ReplicaId, RequestId},
     invariants,
     pool::Pool,

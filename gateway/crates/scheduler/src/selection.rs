@@ -64,21 +64,13 @@ fn slowness(relative_speed: f64) -> u8 {
 pub(crate) struct Offer {
     pub(crate) routes: RouteSet,
     pub(crate) context: u32,
+    /// Nothing speaks against it.
+    pub(crate) sound: bool,
 }
 
 /// The replicas of one model with a free slot, the best first.
 #[derive(Debug, Default)]
 pub(crate) struct Offers(BTreeMap<(Rank, ReplicaId), Offer>);
-
-/// The end of a search among the offers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Choice {
-    Replica(ReplicaId),
-    /// Free replicas fit, but they were all tried before.
-    OnlyTried,
-    /// No free replica fits.
-    NoneFree,
-}
 
 impl Offers {
     pub(crate) fn insert(&mut self, rank: Rank, replica: ReplicaId, offer: Offer) {
@@ -89,17 +81,17 @@ impl Offers {
         self.0.remove(&(rank, replica));
     }
 
-    pub(crate) fn choose(&self, route: u8, context: u32, tried: impl Fn(ReplicaId) -> bool) -> Choice {
-        let mut choice = Choice::NoneFree;
-        for ((_, replica), offer) in &self.0 {
-            if offer.context >= context && offer.routes.contains(route) {
-                if !tried(*replica) {
-                    return Choice::Replica(*replica);
-                }
-                choice = Choice::OnlyTried;
-            }
-        }
-        choice
+    /// The best replica that fits and was not tried. Without `gamble` a sound one.
+    pub(crate) fn choose(
+        &self,
+        route: u8,
+        context: u32,
+        gamble: bool,
+        tried: impl Fn(ReplicaId) -> bool,
+    ) -> Option<ReplicaId> {
+        let fits = |offer: &Offer| offer.context >= context && offer.routes.contains(route) && (gamble || offer.sound);
+        let fitting = self.0.iter().filter(|(_, offer)| fits(offer));
+        fitting.map(|((_, replica), _)| *replica).find(|replica| !tried(*replica))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

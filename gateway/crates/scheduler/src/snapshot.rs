@@ -41,6 +41,10 @@ pub struct ReplicaView {
     pub running: Vec<AttemptId>,
     /// When an `Out` replica may be probed again.
     pub penalty_until: Option<Timestamp>,
+    /// It said that it is full: it gets no new work before this.
+    pub rests_until: Option<Timestamp>,
+    /// Ejections since it was last good for a while; each doubles the next penalty.
+    pub ejections: u32,
     /// Prompt tokens per second, from traffic.
     pub prefill_rate: Option<f64>,
     /// Answer tokens per second, from traffic.

@@ -53,7 +53,8 @@ fn content_that_was_sent_is_never_sent_again() {
     rig.tell(Event::FirstToken { attempt });
     let outcome = Outcome::Soft(SoftFailure::Broken);
     rig.tell(Event::AttemptEnded { attempt, outcome, content_sent: true, timings: None });
-    assert_eq!(rig.heard(), []);
+    let goes_on = |effect: &Effect| matches!(effect, Effect::Dispatch { .. } | Effect::Reject { .. });
+    assert!(!rig.heard().iter().any(goes_on));
     assert!(rig.core.request(request, rig.now).is_none());
 }
 
@@ -144,4 +145,58 @@ fn retries_without_budget_wait_and_fresh_requests_do_not() {
     rig.place(request());
     rig.end(retry.0, Outcome::Success);
     assert!(rig.dispatched(b.0).is_some(), "the budget is free again");
+}
+
+#[test]
+fn replicas_that_cannot_be_reached_use_up_no_attempt() {
+    let mut rig = Rig::with_replicas(config(), 30);
+    let (request, mut attempt, _) = rig.place(request());
+    for _ in 0..28 {
+        rig.end(attempt, CONNECT);
+        attempt = rig.dispatched(request).expect("another may be alive").0;
+    }
+    rig.end(attempt, CONNECT);
+    let (attempt, _) = rig.dispatched(request).expect("one is left");
+    rig.end(attempt, Outcome::Success);
+    assert!(rig.core.request(request, rig.now).is_none() && rig.rejected(request).is_none());
+}
+
+#[test]
+fn a_tour_of_pages_that_say_nobody_is_there_ends_after_nine() {
+    let mut rig = Rig::with_replicas(config(), 30);
+    let (request, mut attempt, _) = rig.place(request());
+    for _ in 0..8 {
+        rig.end(attempt, Outcome::Soft(SoftFailure::BadAnswer));
+        attempt = rig.dispatched(request).expect("another may be alive").0;
+    }
+    rig.end(attempt, Outcome::Soft(SoftFailure::BadAnswer));
+    assert_eq!(rig.rejected(request).map(|(reason, _)| reason), Some(ShedReason::NoCapacity));
+}
+
+#[test]
+fn a_retry_does_not_gamble_on_a_suspect_while_a_sound_replica_serves() {
+    let mut rig = Rig::with_replicas(config(), 3);
+    let (first, attempt, _) = rig.place(request());
+    let (second, other, _) = rig.place(request());
+    let (_, sound, _) = rig.place(request());
+    rig.end(attempt, STATUS);
+    rig.end(other, STATUS);
+    assert!(rig.core.requests(rig.now).iter().filter(|view| view.running.is_none()).count() == 2, "both wait");
+    rig.heard();
+    let fresh = rig.ask(request());
+    assert!(rig.dispatched(fresh).is_some(), "one that lost nothing yet may");
+    rig.end(sound, Outcome::Success);
+    assert!(rig.dispatched(first).is_some());
+    assert_eq!(rig.core.request(second, rig.now).and_then(|view| view.running), None);
+}
+
+#[test]
+fn with_suspects_only_a_retry_takes_what_there_is() {
+    let mut rig = Rig::with_replicas(config(), 2);
+    let (first, attempt, _) = rig.place(request());
+    let (_, other, _) = rig.place(request());
+    rig.end(other, STATUS);
+    rig.heard();
+    rig.end(attempt, STATUS);
+    assert!(rig.dispatched(first).is_some());
 }

@@ -170,7 +170,7 @@ fn three_soft_failures_in_a_row_eject_and_a_good_answer_breaks_the_row() {
     (0..20).for_each(|_| assert_eq!(rig.serve(Outcome::Success), 1));
     for outcome in [STATUS, STATUS, Outcome::Success, STATUS, STATUS] {
         rig.serve(outcome);
-        assert_eq!(rig.state(1), ReplicaState::Ready);
+        assert_ne!(rig.state(1), ReplicaState::Out);
     }
     rig.serve(Outcome::Soft(SoftFailure::Stalled));
     assert_eq!(rig.state(1), ReplicaState::Out);
@@ -186,7 +186,7 @@ fn a_replica_that_fails_now_and_then_is_ejected_by_its_share() {
     for outcome in pattern.into_iter().cycle().take(4) {
         assert_eq!(rig.serve(outcome), ill);
     }
-    assert_eq!(rig.state(ill), ReplicaState::Ready, "four outcomes are too few");
+    assert_eq!(rig.state(ill), ReplicaState::Suspect, "four outcomes are too few");
     rig.serve(STATUS);
     assert_eq!(rig.state(ill), ReplicaState::Out, "two of five are not 70 %");
 }
@@ -350,4 +350,17 @@ fn at_most_one_probe_is_outstanding() {
     rig.heard();
     rig.pass(seconds(3600));
     assert_eq!(rig.probes(), [1], "asked once, never answered");
+}
+
+#[test]
+fn one_soft_failure_is_looked_into_and_a_probe_that_says_broken_twice_ejects() {
+    let mut rig = Rig::with_replicas(config(), 2);
+    let ill = rig.serve(Outcome::Soft(SoftFailure::BadAnswer));
+    let heard = rig.heard();
+    assert!(heard.contains(&Effect::Probe { replica: ReplicaId(ill) }));
+    assert_eq!(rig.state(ill), ReplicaState::Suspect);
+    rig.report(ill, Report::Failing);
+    assert_eq!(rig.probes(), [ill]);
+    rig.report(ill, Report::Failing);
+    assert_eq!(rig.state(ill), ReplicaState::Out);
 }

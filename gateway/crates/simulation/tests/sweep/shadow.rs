@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 
 use scheduler::{
     AttemptId, CancelReason, ChangeReason, Effect, Event, HardFailure, Outcome, ReplicaId, ReplicaState, RequestId,
+    SoftFailure,
 };
 
-/// Three attempts that count, and others that were turned away.
-const MOST_ATTEMPTS: u32 = 9;
+/// Attempts that cost a phone's time, and tries that reached something at all.
+const MOST_ATTEMPTS: u32 = 3;
+const MOST_TRIES: u32 = 9;
 
 #[derive(Debug, Default)]
 pub struct Shadow {
@@ -23,6 +25,8 @@ pub struct Shadow {
 
 #[derive(Debug, Default)]
 pub struct Request {
+    dispatches: u32,
+    tries: u32,
     attempts: u32,
     attempt: Option<AttemptId>,
     /// Where it was, and whether it got through to there.
@@ -105,9 +109,18 @@ impl Shadow {
         let over = content_sent || matches!(outcome, Outcome::Success | Outcome::RequestFault);
         if over {
             self.live.remove(&running.request).expect("a running request should be live");
-        } else if matches!(outcome, Outcome::Hard(HardFailure::Connect | HardFailure::Tls)) {
+        } else {
             let request = self.live.get_mut(&running.request).expect("a running request should be live");
-            request.sent.insert(running.replica, false);
+            let reached = !matches!(outcome, Outcome::Hard(HardFailure::Connect | HardFailure::Tls));
+            let soft = matches!(
+                outcome,
+                Outcome::Soft(
+                    SoftFailure::Status | SoftFailure::Broken | SoftFailure::NoFirstToken | SoftFailure::Stalled
+                )
+            );
+            request.sent.insert(running.replica, reached);
+            request.tries += u32::from(reached);
+            request.attempts += u32::from(soft || outcome == Outcome::Hard(HardFailure::Reset));
         }
     }
 
@@ -163,9 +176,9 @@ impl Shadow {
     fn dispatched(&mut self, id: RequestId, attempt: AttemptId, to: ReplicaId, number: u32) {
         let request = self.live.get_mut(&id).expect("only a live request can be dispatched");
         assert_eq!(request.attempt.replace(attempt), None, "{id:?} runs twice");
-        request.attempts += 1;
-        assert_eq!(request.attempts, number);
-        assert!(number <= MOST_ATTEMPTS, "{id:?} had {number} attempts");
+        request.dispatches += 1;
+        assert_eq!(request.dispatches, number);
+        assert!(request.attempts < MOST_ATTEMPTS && request.tries < MOST_TRIES, "{id:?} goes on and on: {request:?}");
         let replica = self.replicas.get_mut(&to).expect("a replica that gets work should be known");
         if let Some(reached) = request.sent.insert(to, true) {
             assert!(!reached && self.relay_was_held, "{id:?} was sent to {to:?} twice");
