@@ -138,6 +138,7 @@ fn waste(fleet: &Fleet, book: &Book, phones: &[PhoneCounts]) -> Option<Waste> {
     let delivered: u64 = answers(book).map(|record| u64::from(record.answer_tokens)).sum();
     let asked: u64 = answers(book).map(|record| u64::from(record.prompt_tokens)).sum();
     let wasted_tokens = sum.written_tokens.saturating_sub(delivered);
+    let wasted_prompt_tokens = sum.prompt_tokens.saturating_sub(asked);
     Some(Waste {
         attempts: sum.started,
         completed: sum.completed,
@@ -149,22 +150,28 @@ fn waste(fleet: &Fleet, book: &Book, phones: &[PhoneCounts]) -> Option<Waste> {
         wasted_tokens_share: wasted_tokens as f64 / (sum.written_tokens.max(1)) as f64,
         prompt_tokens: sum.prompt_tokens,
         cached_tokens: sum.cached_tokens,
-        wasted_prompt_tokens: sum.prompt_tokens.saturating_sub(asked),
-        wasted_prefill_s: phones.iter().map(|phone| wasted_prefill_s(fleet, phone)).sum(),
+        wasted_prompt_tokens,
+        wasted_prefill_s: prefill_s(fleet, phones, wasted_prompt_tokens),
     })
 }
 
-/// What a phone spent on reading for attempts that brought nothing, at most: it may have been stopped half-way.
-fn wasted_prefill_s(fleet: &Fleet, phone: &PhoneCounts) -> Option<f64> {
-    let group = fleet.groups.get(phone.group?)?;
-    let stats = &phone.stats;
-    if stats.started == 0 {
-        return Some(0.0);
+/// How long the phones take to read `tokens`, by the mean over the phones whose attempts came to nothing, in proportion to
+/// how many did.
+fn prefill_s(fleet: &Fleet, phones: &[PhoneCounts], tokens: u64) -> Option<f64> {
+    let (mut weighted, mut weights) = (0.0, 0.0);
+    for phone in phones {
+        let group = fleet.groups.get(phone.group?)?;
+        let stats = &phone.stats;
+        let read = stats.prompt_tokens.saturating_sub(stats.cached_tokens) as f64 / stats.started.max(1) as f64;
+        if read > 0.0 {
+            let alone = Load { active: 1, decoding: 0 };
+            let each_s = group.speed.prefill_seconds(0.0, read, alone) / fleet.time_scale / read;
+            let unfinished = (stats.cancelled + stats.failed + stats.lost) as f64;
+            weighted += unfinished * each_s;
+            weights += unfinished;
+        }
     }
-    let mean_read = stats.prompt_tokens.saturating_sub(stats.cached_tokens) as f64 / stats.started as f64;
-    let alone = Load { active: 1, decoding: 0 };
-    let each_s = group.speed.prefill_seconds(0.0, mean_read, alone) / fleet.time_scale;
-    Some((stats.cancelled + stats.failed + stats.lost) as f64 * each_s)
+    Some(if weights > 0.0 { tokens as f64 * weighted / weights } else { 0.0 })
 }
 
 fn phone_report(fleet: &Fleet, phone: &PhoneCounts) -> PhoneReport {
@@ -303,8 +310,8 @@ mod tests {
     fn waste_is_what_phones_did_less_what_clients_got() {
         let waste = build(&scenario(), &book(), observed(), meta()).waste.expect("phones are seen");
         assert_eq!((waste.written_tokens, waste.wasted_tokens, waste.wasted_prompt_tokens), (20, 5, 24));
-        let each = 12.0 / 171.3 / 2.0;
-        assert!((waste.wasted_prefill_s.expect("speeds are known") - 2.0 * each).abs() < 0.001);
+        let each_s = 1.0 / 171.3 / 2.0;
+        assert!((waste.wasted_prefill_s.expect("speeds are known") - 24.0 * each_s).abs() < 0.001);
     }
 
     #[test]

@@ -82,7 +82,7 @@ fn step_for(span: f64, parts: f64) -> f64 {
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 52.0;
-const RIGHT: f64 = 10.0;
+const RIGHT: f64 = 18.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 38.0;
 

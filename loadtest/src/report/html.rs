@@ -84,7 +84,7 @@ fn tiles(out: &mut String, report: &Report) {
     let totals = &report.totals;
     let alarm = |bad: bool| if bad { "bad" } else { "" };
     out.push_str("<section class=\"tiles\">");
-    tile(out, &number((totals.requests - totals.errors) as f64), "whole, right answers", "");
+    tile(out, &number((totals.requests - totals.errors) as f64), "right answers", "");
     tile(out, &number(totals.errors as f64), "errors", alarm(totals.errors > 0));
     tile(out, &number(totals.throughput_rps), "answers a second", "");
     tile(out, &number(totals.tokens_per_s), "tokens a second", "");
@@ -227,8 +227,7 @@ fn waste(out: &mut String, report: &Report) {
     }
     out.push_str("</table>");
     if let Some(seconds) = waste.wasted_prefill_s {
-        write!(out, "<p class=\"note\">Reading for nothing took the phones at most {} together.</p>", time(seconds))
-            .ok();
+        write!(out, "<p class=\"note\">Reading for nothing took the phones about {} together.</p>", time(seconds)).ok();
     }
     out.push_str("</section>");
 }

@@ -158,7 +158,8 @@ pub(crate) struct Waste {
     pub(crate) cached_tokens: u64,
     /// Prompt tokens of attempts that brought no answer, most likely.
     pub(crate) wasted_prompt_tokens: u64,
-    /// The same as time of the phones' own, from their speeds; null when those are not known.
+    /// How long phones read those, about, from their speeds; null when these are not known. An attempt that ended while it
+    /// read counts whole.
     pub(crate) wasted_prefill_s: Option<f64>,
 }
 
