@@ -86,6 +86,8 @@ async fn client(stage: Arc<Stage>, tally: Arc<Tally>, number: usize) {
             }
             // A demonstration with few phones does not have every model.
             Ok(answer) if answer.status == 404 => return,
+            // The gateway drains, or is gone: nobody is there to ask any more.
+            Err(failure) if failure.hard().is_some() => return,
             _ => {
                 tally.refusals.fetch_add(1, Ordering::Relaxed);
             }
