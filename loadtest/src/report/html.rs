@@ -226,10 +226,70 @@ fn waste(out: &mut String, report: &Report) {
         .ok();
     }
     out.push_str("</table>");
-    if let Some(seconds) = waste.wasted_prefill_s {
+    if let Some(seconds) = waste.wasted_prefill_s.filter(|seconds| *seconds > 0.0) {
         write!(out, "<p class=\"note\">Reading for nothing took the phones about {} together.</p>", time(seconds)).ok();
     }
     out.push_str("</section>");
 }
 
 const STYLE: &str = include_str!("page.css");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        client::{Failure, Reply},
+        ledger::{Ledger, Sent},
+        observed::{Event, Observed, PhoneCounts},
+        report::{Meta, build},
+        scenario::read,
+    };
+
+    fn hostile() -> Report {
+        const TAG: &str = "<img src=x onerror=alert(1)>";
+        let mut scenario = read(
+            "name='t'\nwhy='t'\nduration='1s'\n[fleet]\n[[fleet.phones]]\nname='p'\ncount=1\nmodel='m'\nspeed='4b'\n\
+             [[classes]]\nname='c'\nmodel='m'\narrivals={clients=1}\nprompt=1\nanswer=1\n[expect.classes.c]\np99={max=3}\n",
+        )
+        .expect("a good scenario");
+        for text in [&mut scenario.name, &mut scenario.why, &mut scenario.classes[0].name] {
+            *text = TAG.to_owned();
+        }
+        scenario.fleet.groups[0].name = TAG.to_owned();
+        let ledger = Ledger::default();
+        let sent = Sent { class: 0, start_s: 0.5, prompt_tokens: 1, answer_tokens: 1 };
+        let reply = Reply { total_s: 0.1, ttft_s: Some(0.05), ..Reply::default() };
+        ledger.enter(sent, &reply, &Ok(()));
+        ledger.enter(sent, &reply, &Err(Failure::Status { status: 500, code: TAG.into(), message: TAG.into() }));
+        let phone = PhoneCounts { name: TAG.into(), group: Some(0), slots: 1, ..PhoneCounts::default() };
+        let events = vec![Event { at_s: 0.2, what: TAG.into(), failed: true }];
+        let observed = Observed { phones: vec![phone], events, ..Observed::default() };
+        let meta = Meta { played: "live", target: TAG.into(), started_unix: 0, elapsed_s: 1.0 };
+        build(&scenario, &ledger.take(), observed, meta)
+    }
+
+    #[test]
+    fn foreign_text_anywhere_in_a_report_stays_text_in_the_page() {
+        let page = page(&hostile());
+        assert!(!page.contains("<img"), "{page}");
+        assert!(page.matches("&lt;img src=x").count() >= 8, "each place shows the text itself");
+        assert!(page.contains("not done: "));
+    }
+
+    #[test]
+    fn tags_of_the_page_are_closed() {
+        let page = page(&hostile());
+        for tag in ["main", "section", "figure", "svg", "table", "div", "header", "ul", "style"] {
+            let opened = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
+            assert_eq!(opened, page.matches(&format!("</{tag}>")).count(), "{tag}");
+        }
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01 00:00");
+        assert_eq!(date(951_782_399), "2000-02-28 23:59");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00");
+        assert_eq!(date(1_798_761_599), "2026-12-31 23:59");
+    }
+}

@@ -113,7 +113,10 @@ fn fleet(out: &mut dyn Write, report: &Report) -> io::Result<()> {
         waste.failed,
         waste.lost
     )?;
-    let prefill = waste.wasted_prefill_s.map_or_else(String::new, |s| format!(", about {} of reading", time(s)));
+    let prefill = waste
+        .wasted_prefill_s
+        .filter(|s| *s > 0.0)
+        .map_or_else(String::new, |s| format!(", about {} of reading", time(s)));
     writeln!(
         out,
         "wasted: {} of {} tokens written ({:.2} %), {} prompt tokens{prefill}; cached {:.1} % of the prompt tokens",

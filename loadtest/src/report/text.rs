@@ -3,6 +3,7 @@
 /// A time with three significant digits: `1.23 s`, `45.6 ms`, `2 min 05 s`.
 pub(super) fn time(seconds: f64) -> String {
     match seconds {
+        0.0 => "0 s".to_owned(),
         s if s >= 100.0 => format!("{:.0} min {:02.0} s", (s / 60.0).floor(), s.rem_euclid(60.0).floor()),
         s if s >= 10.0 => format!("{s:.1} s"),
         s if s >= 1.0 => format!("{s:.2} s"),
