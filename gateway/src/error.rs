@@ -243,12 +243,16 @@ impl ApiError {
             Self::Transport { message, .. } => message.to_string(),
             Self::Decode(error) => error.to_string(),
             Self::Header { header, message } => format!("Header {header}: {message}"),
-            Self::UnknownPath(path) => format!("Unknown path {path}. The base URL ends in /v1, for instance /v1/chat/completions."),
+            Self::UnknownPath(path) => {
+                format!("Unknown path {path}. The base URL ends in /v1, for instance /v1/chat/completions.")
+            }
             Self::Method { allow } => format!("This path answers {allow} only."),
             Self::InvalidKey => "Invalid API key. Send a valid one as 'Authorization: Bearer <key>'.".into(),
             Self::TooManyFailures { .. } => "Too many requests with a wrong API key from this address.".into(),
             Self::ModelNotAllowed { model } => format!("This API key may not use the model '{model}'."),
-            Self::ModelNotFound { model } => format!("The model '{model}' does not exist here. GET /v1/models lists those that do."),
+            Self::ModelNotFound { model } => {
+                format!("The model '{model}' does not exist here. GET /v1/models lists those that do.")
+            }
             Self::RateLimited { message, .. } => message.clone(),
             Self::Shed { reason, last, .. } => shed_message(*reason, *last),
             Self::Draining => "This gateway is going away. Try again: another one answers.".into(),
@@ -266,11 +270,15 @@ fn shed_message(reason: ShedReason, last: Option<&'static str>) -> String {
     match reason {
         ShedReason::NoCapacity => format!("No replica that serves this model came up in time.{tried}"),
         ShedReason::QueueFull => "The queue for this model is full (scheduler.queue limits).".into(),
-        ShedReason::QueueAge => "This request waited for a free replica as long as its class may (scheduler.max_age).".into(),
+        ShedReason::QueueAge => {
+            "This request waited for a free replica as long as its class may (scheduler.max_age).".into()
+        }
         ShedReason::Deadline => "The request's deadline passed before an answer was there.".into(),
         ShedReason::AttemptsExhausted => format!("Every replica that was tried failed on this request.{tried}"),
         ShedReason::RetryBudget => format!("A replica failed, and too much of the traffic is retries already.{tried}"),
-        ShedReason::ContextExceeded => "The prompt is longer than the context of every replica that serves this model.".into(),
+        ShedReason::ContextExceeded => {
+            "The prompt is longer than the context of every replica that serves this model.".into()
+        }
     }
 }
 
@@ -289,11 +297,8 @@ mod tests {
     #[test]
     fn a_refusal_for_load_says_when_to_come_back_within_a_minute() {
         for seconds in [0, 1, 30, 3600] {
-            let error = ApiError::Shed {
-                reason: ShedReason::QueueFull,
-                retry_after: Duration::from_secs(seconds),
-                last: None,
-            };
+            let error =
+                ApiError::Shed { reason: ShedReason::QueueFull, retry_after: Duration::from_secs(seconds), last: None };
             let told = error.retry_after().expect("told");
             assert!((Duration::from_secs(1)..=MAX_RETRY_AFTER).contains(&told), "{told:?}");
             assert!(!error.is_final());

@@ -42,7 +42,9 @@ pub async fn answer(gateway: &Gateway, exchange: &mut Exchange, target: &Target)
         match target {
             Target::Model(id) => {
                 let entry = allowed.find(|entry| *entry.name == **id);
-                entry.map(|entry| json(&Model::from(entry))).ok_or_else(|| ApiError::ModelNotFound { model: id.clone() })
+                entry
+                    .map(|entry| json(&Model::from(entry)))
+                    .ok_or_else(|| ApiError::ModelNotFound { model: id.clone() })
             }
             _ => Ok(json(&List { object: "list", data: allowed.map(Model::from).collect() })),
         }

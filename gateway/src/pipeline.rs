@@ -3,6 +3,7 @@
 //! accept → who → how often → what → when and where → send, fail over, copy → account
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -143,7 +144,7 @@ impl Gateway {
         let deadline = request::deadline(&exchange.head().headers, exchange.started())?;
         record.identify(Arc::clone(&tenant.name), OTHER.into(), tenant.default_class);
         let patience = self.config().scheduler.queue.no_replica_wait;
-        let model = exchange.drive(self.fleet.await_model(&request.model, patience)).await?;
+        let model = exchange.drive(pin!(self.fleet.await_model(&request.model, patience))).await?;
         let model = model.ok_or_else(|| ApiError::ModelNotFound { model: shown(&request.model) })?;
         let usual = self.config().models.get(&*model.name).and_then(|model| model.default_class);
         let class = request::class(&exchange.head().headers, &request, &tenant, usual)?;
@@ -155,9 +156,9 @@ impl Gateway {
         permit.charge(u64::from(spec.prompt_tokens) + u64::from(spec.output_tokens)).map_err(ApiError::from)?;
         let facts = Facts { id: &Arc::clone(exchange.id()), permit: Some(permit) };
         if request.stream {
-            exchange.keep_stream_warm(relay::head::stream(&facts));
+            exchange.keep_stream_warm(|| relay::head::stream(&facts));
         } else {
-            exchange.keep_plain_warm(relay::head::plain(200, &facts));
+            exchange.keep_plain_warm(|| relay::head::plain(200, &facts));
         }
         let queued = permit.enqueue().map_err(ApiError::from)?;
         record.queued();
@@ -176,7 +177,7 @@ impl Gateway {
             exchange.cancel_signal(),
         );
         let mut answer = Answer::new(&request, spec.prompt_tokens, exchange, &self.config().streams);
-        let first = exchange.drive(place.grant()).await;
+        let first = exchange.drive(pin!(place.grant())).await;
         drop(queued);
         let used = match first {
             Ok(first) => self.run(exchange, &mut answer, &spec, &place, first, &facts, record, &entry).await,
@@ -213,13 +214,13 @@ impl Gateway {
             let (Some(replica), Some(model)) = (replica, named) else {
                 // Removed, or its model changed, in this very moment.
                 grant.end(Outcome::Misconfigured, false, None);
-                granted = exchange.drive(place.grant()).await?;
+                granted = exchange.drive(pin!(place.grant())).await?;
                 continue;
             };
             record.dispatched(&replica.label);
             let ended = {
                 // In a block of its own: a `stopped` that outlives its attempt would take the next grant's wake-up.
-                let stopped = std::pin::pin!(place.stopped(grant.attempt()));
+                let stopped = pin!(place.stopped(grant.attempt()));
                 let expected = self.expected(&grant, spec);
                 let (replica, model, grant) = (&*replica, &*model, &grant);
                 let attempt = Attempt { gateway: self, replica, model, grant, record, entry, facts, stopped, expected };
@@ -267,7 +268,7 @@ impl Gateway {
                     last = Some(failed);
                 }
             }
-            granted = exchange.drive(place.grant()).await?;
+            granted = exchange.drive(pin!(place.grant())).await?;
         }
     }
 

@@ -155,9 +155,9 @@ impl Exchange {
         }
     }
 
-    /// Waits for `future` as long as the client waits.
-    pub async fn drive<F: Future>(&mut self, future: F) -> Result<F::Output, Interrupted> {
-        let mut future = pin!(future);
+    /// Waits for `future` as long as the client waits. Takes it pinned (`pin!`): moved in, it would stand twice in the
+    /// state of every request.
+    pub async fn drive<F: Future + Unpin>(&mut self, mut future: F) -> Result<F::Output, Interrupted> {
         let cancel = Arc::clone(&self.cancel);
         let mut cancelled = pin!(cancel.notified());
         loop {
@@ -173,14 +173,14 @@ impl Exchange {
     }
 
     /// From now on [`Exchange::drive`] sends `head` (after `head_after`) and comments while nothing else is written.
-    pub fn keep_stream_warm(&mut self, head: Box<ResponseHeader>) {
-        self.warm(head, self.limits.head_after, self.limits.keepalive_interval, COMMENT);
+    pub fn keep_stream_warm(&mut self, head: impl FnOnce() -> Box<ResponseHeader>) {
+        self.warm(head(), self.limits.head_after, self.limits.keepalive_interval, COMMENT);
     }
 
     /// The same for a plain answer, with spaces; only if the operator wants that.
-    pub fn keep_plain_warm(&mut self, head: Box<ResponseHeader>) {
+    pub fn keep_plain_warm(&mut self, head: impl FnOnce() -> Box<ResponseHeader>) {
         if let Some(after) = self.limits.keepalive_json_after {
-            self.warm(head, after, self.limits.keepalive_interval.min(after), SPACE);
+            self.warm(head(), after, self.limits.keepalive_interval.min(after), SPACE);
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
     future::{Future, poll_fn},
     net::{IpAddr, SocketAddr},
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -176,7 +176,8 @@ impl HttpServerApp for Http {
             session.set_keepalive(None);
         }
         let mut exchange = Exchange::new(session, self.request_id(), self.gateway.client_limits());
-        if caught(self.gateway.serve(&mut exchange)).await.is_err() {
+        let panicked = caught(pin!(self.gateway.serve(&mut exchange))).await.is_err();
+        if panicked {
             self.gateway.telemetry.panic_seen();
             self.gateway.after_panic(&mut exchange).await;
         }
@@ -197,9 +198,8 @@ impl HttpServerApp for Http {
 struct Panicked;
 
 /// A panic ends its own request and nothing else: what the future held is dropped, and with it every guard.
-async fn caught<F: Future>(future: F) -> Result<F::Output, Panicked> {
-    let mut future = pin!(future);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+async fn caught<F: Future + Unpin>(mut future: F) -> Result<F::Output, Panicked> {
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut future).poll(cx))) {
         Ok(polled) => polled.map(Ok),
         Err(_) => Poll::Ready(Err(Panicked)),
     })
@@ -254,14 +254,14 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_caught_and_its_guards_have_run() {
         let returned = AtomicBool::new(false);
-        let outcome = caught(async {
+        let outcome = caught(Box::pin(async {
             let _guard = Guard(&returned);
             tokio::task::yield_now().await;
             panic!("on purpose");
-        })
+        }))
         .await;
         assert_eq!(outcome, Err::<(), _>(Panicked));
         assert!(returned.load(Ordering::Relaxed));
-        assert_eq!(caught(async { 7 }).await, Ok(7));
+        assert_eq!(caught(pin!(async { 7 })).await, Ok(7));
     }
 }

@@ -8,7 +8,12 @@ mod deadline;
 pub mod head;
 mod verdict;
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
 use openai_wire::{AnswerStream, EngineTimings, ErrorBody, Request, Segments, StreamOptions, UpstreamRewrite, Usage};
@@ -211,7 +216,7 @@ fn options(request: &Request) -> StreamOptions {
 
 impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
     /// Waits for something of the replica: while the client waits, the core lets us, and patience lasts.
-    async fn wait<F: Future>(
+    async fn wait<F: Future + Unpin>(
         &mut self,
         exchange: &mut Exchange,
         deadline: &mut Deadline,
@@ -219,14 +224,14 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
         future: F,
     ) -> Result<F::Output, Unfinished> {
         let stopped = self.stopped.as_mut();
-        let waiting = async {
+        let waiting = pin!(async {
             tokio::select! {
                 biased;
                 done = future => Ok(done),
                 why = stopped => Err(Unfinished::Cancelled(why)),
                 () = deadline.passed() => Err(Failed::new(Outcome::Soft(late), late_name(late), late_phase(late)).into()),
             }
-        };
+        });
         exchange.drive(waiting).await?
     }
 
@@ -236,11 +241,13 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
         let sent = clock::now();
         let mut deadline = Deadline::new(sent + config.streams.plain_total);
         let mut reply = self.open(request, exchange, &mut deadline).await?;
-        let whole = reply.collect(config.streams.max_answer.as_usize());
-        let body = self.wait(exchange, &mut deadline, SoftFailure::Stalled, whole).await?;
+        let body = {
+            let whole = pin!(reply.collect(config.streams.max_answer.as_usize()));
+            self.wait(exchange, &mut deadline, SoftFailure::Stalled, whole).await?
+        };
         let body = body.map_err(|failure| Failed::transport(&failure))?;
         let answer = openai_wire::decode_answer(request.route, reply.content_type(), body, &request.model)
-            .map_err(|error| Failed::answered(error, None))?;
+            .map_err(|error| Failed::answered(error, 200, None))?;
         gateway.upstream().recycle(&self.replica.endpoint, reply);
         if let Some(usage) = &answer.usage {
             self.record.usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, false);
@@ -265,7 +272,7 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
         let mut first: Option<Timestamp> = None;
         loop {
             let late = if first.is_some() { SoftFailure::Stalled } else { SoftFailure::NoFirstToken };
-            let piece = self.wait(exchange, &mut deadline, late, reply.chunk()).await?;
+            let piece = self.wait(exchange, &mut deadline, late, pin!(reply.chunk())).await?;
             let piece = match piece {
                 Ok(Some(piece)) => piece,
                 Ok(None) => {
@@ -337,7 +344,7 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
         let (replica, model) = (self.replica, self.model);
         let body = || request.upstream_body(&UpstreamRewrite { model, ask_usage: true }).into();
         let key = replica.key.as_ref().map(config::Secret::reveal);
-        let sending = upstream.post(&replica.endpoint, request.route.path(), key, request.stream, body);
+        let sending = pin!(upstream.post(&replica.endpoint, request.route.path(), key, request.stream, body));
         let reply = self.wait(exchange, deadline, SoftFailure::NoFirstToken, sending).await?;
         let mut reply = reply.map_err(|failure| Failed::transport(&failure))?;
         let streams = request.stream && is_event_stream(reply.content_type());
@@ -345,18 +352,19 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
             return Ok(reply);
         }
         let retry_after = reply.retry_after();
-        let body = self.wait(exchange, deadline, SoftFailure::NoFirstToken, reply.collect(MAX_ERROR)).await?;
+        let body = self.wait(exchange, deadline, SoftFailure::NoFirstToken, pin!(reply.collect(MAX_ERROR))).await?;
         // A broken error body says no less than its status.
         let body = body.unwrap_or_else(|_| Bytes::new());
         let status = reply.head.status.as_u16();
         let error = openai_wire::classify_error(request.route, status, reply.content_type(), &body);
         upstream.recycle(&replica.endpoint, reply);
-        Err(Failed::answered(error, retry_after).into())
+        Err(Failed::answered(error, status, retry_after).into())
     }
 }
 
 fn is_event_stream(content_type: Option<&str>) -> bool {
-    content_type.is_some_and(|text| text.trim_start().get(..17).is_some_and(|t| t.eq_ignore_ascii_case("text/event-stream")))
+    content_type
+        .is_some_and(|text| text.trim_start().get(..17).is_some_and(|t| t.eq_ignore_ascii_case("text/event-stream")))
 }
 
 const fn late_name(late: SoftFailure) -> &'static str {

@@ -51,12 +51,15 @@ impl Failed {
     }
 
     /// The replica answered with an error, as a status or inside a 200.
-    pub fn answered(error: UpstreamError, retry_after: Option<Duration>) -> Self {
+    ///
+    /// A 503 without a time to come back is an engine that does not work, not one that is full.
+    pub fn answered(error: UpstreamError, status: u16, retry_after: Option<Duration>) -> Self {
         let (outcome, name) = match error.fault {
             Fault::Request | Fault::Output | Fault::RouteMissing => (Outcome::RequestFault, "request_fault"),
             Fault::ContextExceeded { .. } => (Outcome::ContextExceeded, "context_exceeded"),
             Fault::Loading => (Outcome::Loading, "loading"),
             Fault::WrongKey | Fault::ModelMissing => (Outcome::Misconfigured, "misconfigured"),
+            Fault::Busy if status == 503 && retry_after.is_none() => (Outcome::Soft(SoftFailure::Status), "status"),
             Fault::Busy => (Outcome::Soft(SoftFailure::Busy { retry_after }), "busy"),
             Fault::Engine => (Outcome::Soft(SoftFailure::Status), "status"),
             Fault::NotEngine => (Outcome::Soft(SoftFailure::BadAnswer), "not_engine"),
@@ -67,7 +70,7 @@ impl Failed {
     /// A stream went wrong.
     pub fn streamed(error: StreamError) -> Self {
         let (outcome, name) = match error {
-            StreamError::Upstream(error) => return Self { phase: "body", ..Self::answered(error, None) },
+            StreamError::Upstream(error) => return Self { phase: "body", ..Self::answered(error, 200, None) },
             StreamError::Cut => (SoftFailure::Broken, "cut"),
             StreamError::Malformed { .. } => (SoftFailure::Broken, "malformed"),
             StreamError::TooLong => (SoftFailure::Broken, "too_large"),

@@ -25,22 +25,17 @@ pub fn decode(route: Route, body: Bytes) -> Result<Request, ApiError> {
 
 /// How urgent a request is: what its header says, else its `service_tier`, else what is usual for its model, else for the
 /// tenant; never more urgent than the tenant may.
-pub fn class(
-    headers: &HeaderMap,
-    request: &Request,
-    tenant: &Tenant,
-    usual: Option<Class>,
-) -> Result<Class, ApiError> {
+pub fn class(headers: &HeaderMap, request: &Request, tenant: &Tenant, usual: Option<Class>) -> Result<Class, ApiError> {
     let asked = match headers.get(CLASS) {
         None => request.service_tier.and_then(|tier| match tier {
             ServiceTier::Priority => Some(Class::Interactive),
             ServiceTier::Flex => Some(Class::Batch),
             ServiceTier::Auto | ServiceTier::Default => None,
         }),
-        Some(value) => Some(named(value.as_bytes()).ok_or(ApiError::Header {
-            header: CLASS,
-            message: "must be interactive, standard or batch".into(),
-        })?),
+        Some(value) => Some(
+            named(value.as_bytes())
+                .ok_or(ApiError::Header { header: CLASS, message: "must be interactive, standard or batch".into() })?,
+        ),
     };
     Ok(asked.or(usual).unwrap_or(tenant.default_class).max(tenant.max_class))
 }
@@ -54,7 +49,10 @@ pub fn deadline(headers: &HeaderMap, started: Timestamp) -> Result<Option<Timest
     let Some(value) = headers.get(DEADLINE) else { return Ok(None) };
     let seconds: f64 = value.to_str().ok().and_then(|text| text.trim().parse().ok()).unwrap_or(f64::NAN);
     if !(seconds > 0.0 && seconds <= MAX_DEADLINE) {
-        return Err(ApiError::Header { header: DEADLINE, message: "must be seconds, above 0 and at most 86400".into() });
+        return Err(ApiError::Header {
+            header: DEADLINE,
+            message: "must be seconds, above 0 and at most 86400".into(),
+        });
     }
     Ok(Some(started + Duration::from_secs_f64(seconds)))
 }

@@ -59,7 +59,9 @@ impl Failure {
     /// The hard failure this is, if it is one: nobody there.
     pub fn hard(&self) -> Option<HardFailure> {
         match self {
-            Self::Resolve(_) | Self::Forbidden(_) | Self::Connect(_) | Self::ConnectTimeout => Some(HardFailure::Connect),
+            Self::Resolve(_) | Self::Forbidden(_) | Self::Connect(_) | Self::ConnectTimeout => {
+                Some(HardFailure::Connect)
+            }
             Self::Tls(_) | Self::TlsTimeout => Some(HardFailure::Tls),
             Self::BeforeHead(_) => Some(HardFailure::Reset),
             Self::Local(_) | Self::InBody(_) | Self::TooLarge(_) | Self::Timeout | Self::Request(_) => None,

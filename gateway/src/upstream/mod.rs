@@ -113,7 +113,13 @@ impl Upstream {
     }
 
     /// A small answer, whole, within `limit`.
-    pub async fn get(&self, endpoint: &Endpoint, path: &str, key: Option<&str>, limit: Duration) -> Result<Fetched, Failure> {
+    pub async fn get(
+        &self,
+        endpoint: &Endpoint,
+        path: &str,
+        key: Option<&str>,
+        limit: Duration,
+    ) -> Result<Fetched, Failure> {
         let mut request =
             || head(Method::GET, endpoint, path, key).body(SegmentsBody::default()).map_err(Failure::Request);
         self.fetch(endpoint, &mut request, limit).await
@@ -165,7 +171,9 @@ impl Upstream {
                 done => return done,
             }
         }
-        session::Session::start(self.connect(endpoint).await?).await?.send(request()?).await
+        // Boxed: the state of a handshake would make every future around this one large, and they are moved a lot.
+        let fresh = Box::pin(async { session::Session::start(self.connect(endpoint).await?).await }).await?;
+        fresh.send(request()?).await
     }
 }
 

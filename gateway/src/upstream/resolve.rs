@@ -57,7 +57,10 @@ fn is_public_v6(v6: Ipv6Addr) -> bool {
     }
     let [first, second, ..] = v6.segments();
     // Global unicast is 2000::/3; inside it, documentation, 6to4 and Teredo (which carry an IPv4 address) are refused.
-    first & 0xe000 == 0x2000 && !(first == 0x2001 && (second == 0xdb8 || second == 0)) && first != 0x2002 && first != 0x3fff
+    first & 0xe000 == 0x2000
+        && !(first == 0x2001 && (second == 0xdb8 || second == 0))
+        && first != 0x2002
+        && first != 0x3fff
 }
 
 /// The looked-up address of one host.
@@ -71,7 +74,13 @@ impl AddressCache {
     }
 
     /// The address to connect to.
-    pub async fn resolve(&self, host: &str, port: u16, ttl: Duration, policy: AddressPolicy) -> Result<SocketAddr, Failure> {
+    pub async fn resolve(
+        &self,
+        host: &str,
+        port: u16,
+        ttl: Duration,
+        policy: AddressPolicy,
+    ) -> Result<SocketAddr, Failure> {
         let now = clock::now();
         if let Some((address, until)) = *self.slot()
             && now < until
@@ -109,9 +118,27 @@ mod tests {
     #[test]
     fn addresses_of_this_host_and_its_network_are_not_public_in_any_spelling() {
         for text in [
-            "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1",
-            "255.255.255.255", "198.18.0.1", "::1", "::", "fe80::1", "fc00::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
-            "2002:7f00:1::", "2001:db8::1", "2001::1", "ff02::1", "64:ff9b::7f00:1",
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "100.64.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "198.18.0.1",
+            "::1",
+            "::",
+            "fe80::1",
+            "fc00::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "2002:7f00:1::",
+            "2001:db8::1",
+            "2001::1",
+            "ff02::1",
+            "64:ff9b::7f00:1",
         ] {
             let address: IpAddr = text.parse().expect(text);
             assert!(!is_public(address), "{text}");

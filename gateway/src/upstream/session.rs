@@ -46,14 +46,15 @@ pub struct Reply {
 
 impl Session {
     pub(super) async fn start(stream: Stream) -> Result<Self, Failure> {
-        let handshake = http1::Builder::new().max_buf_size(MAX_BUFFER).max_headers(MAX_HEADERS).handshake(TokioIo::new(stream));
+        let handshake =
+            http1::Builder::new().max_buf_size(MAX_BUFFER).max_headers(MAX_HEADERS).handshake(TokioIo::new(stream));
         let (sender, connection) = handshake.await.map_err(Failure::BeforeHead)?;
         Ok(Self { sender, connection: Some(Box::pin(connection)), reused: false })
     }
 
     /// Sends, and waits for a head that is not 1xx.
     pub(super) async fn send(mut self, request: Request<SegmentsBody>) -> Result<Reply, Failure> {
-        let answer = self.sender.send_request(request);
+        let answer = pin!(self.sender.send_request(request));
         let answer: Response<Incoming> = drive(&mut self.connection, answer).await.map_err(Failure::BeforeHead)?;
         let (head, body) = answer.into_parts();
         Ok(Reply { head, body, session: self, finished: false })
@@ -106,24 +107,20 @@ impl Reply {
 }
 
 /// Polls the connection along with `future`, until that is done.
-async fn drive<F: Future>(
+async fn drive<F: Future + Unpin>(
     connection: &mut Option<Pin<Box<Connection<TokioIo<Stream>, SegmentsBody>>>>,
-    future: F,
+    mut future: F,
 ) -> F::Output {
-    let mut future = pin!(future);
     poll_fn(|cx| {
         poll_connection(connection, cx);
-        future.as_mut().poll(cx)
+        Pin::new(&mut future).poll(cx)
     })
     .await
 }
 
 /// Lets the connection read and write. What went wrong with it is told to the exchange that it was carrying, so the
 /// result is of no interest here; a finished connection is dropped, which wakes whoever still waits on it.
-fn poll_connection(
-    connection: &mut Option<Pin<Box<Connection<TokioIo<Stream>, SegmentsBody>>>>,
-    cx: &mut Context<'_>,
-) {
+fn poll_connection(connection: &mut Option<Pin<Box<Connection<TokioIo<Stream>, SegmentsBody>>>>, cx: &mut Context<'_>) {
     if let Some(open) = connection
         && open.as_mut().poll(cx).is_ready()
     {
