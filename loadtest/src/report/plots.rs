@@ -152,7 +152,7 @@ fn failures(report: &Report) -> Option<Plot> {
         let mut hint = format!("{:.1} s", bin.at_s);
         for (index, count) in bin.failed.iter().enumerate().filter(|(_, count)| **count > 0) {
             let high = low + *count as f64;
-            chart.bar(&format!("e{}", index % 4), bin.at_s, end, low, high);
+            chart.bar(&format!("e{}", index % 6), bin.at_s, end, low, high);
             write!(hint, ", {} {}", report.kinds[index], count).ok();
             low = high;
         }
@@ -160,7 +160,7 @@ fn failures(report: &Report) -> Option<Plot> {
     }
     events(&mut chart, report);
     let legend =
-        report.kinds.iter().enumerate().map(|(index, kind)| (format!("e{}", index % 4), kind.clone())).collect();
+        report.kinds.iter().enumerate().map(|(index, kind)| (format!("e{}", index % 6), kind.clone())).collect();
     Some(Plot { title: "Errors", note: "By kind, when the client saw them.", legend, svg: chart.finish() })
 }
 
