@@ -85,6 +85,8 @@ pub enum ApiError {
         retry_after: Duration,
         /// What the last replica did, when one was tried.
         last: Option<&'static str>,
+        /// The numbers behind it: the limit that was met.
+        detail: Option<String>,
     },
     /// We are going away.
     #[error("draining")]
@@ -254,7 +256,10 @@ impl ApiError {
                 format!("The model '{model}' does not exist here. GET /v1/models lists those that do.")
             }
             Self::RateLimited { message, .. } => message.clone(),
-            Self::Shed { reason, last, .. } => shed_message(*reason, *last),
+            Self::Shed { reason, last, detail, .. } => {
+                let detail = detail.as_deref().map(|detail| format!(" {detail}")).unwrap_or_default();
+                shed_message(*reason, *last) + &detail
+            }
             Self::Draining => "This gateway is going away. Try again: another one answers.".into(),
             Self::Overloaded(what) => format!("The gateway holds as much as it may ({what}). Try again later."),
             Self::Upstream(error) => error.body.message.clone(),
@@ -269,9 +274,9 @@ fn shed_message(reason: ShedReason, last: Option<&'static str>) -> String {
     let tried = last.map(|last| format!(" The last replica tried: {last}.")).unwrap_or_default();
     match reason {
         ShedReason::NoCapacity => format!("No replica that serves this model came up in time.{tried}"),
-        ShedReason::QueueFull => "The queue for this model is full (scheduler.queue limits).".into(),
+        ShedReason::QueueFull => "The queue for this model is full.".into(),
         ShedReason::QueueAge => {
-            "This request waited for a free replica as long as its class may (scheduler.max_age).".into()
+            "This request waited for a free replica as long as its class may (scheduler.max_age_*).".into()
         }
         ShedReason::Deadline => "The request's deadline passed before an answer was there.".into(),
         ShedReason::AttemptsExhausted => format!("Every replica that was tried failed on this request.{tried}"),
@@ -297,8 +302,12 @@ mod tests {
     #[test]
     fn a_refusal_for_load_says_when_to_come_back_within_a_minute() {
         for seconds in [0, 1, 30, 3600] {
-            let error =
-                ApiError::Shed { reason: ShedReason::QueueFull, retry_after: Duration::from_secs(seconds), last: None };
+            let error = ApiError::Shed {
+                reason: ShedReason::QueueFull,
+                retry_after: Duration::from_secs(seconds),
+                last: None,
+                detail: None,
+            };
             let told = error.retry_after().expect("told");
             assert!((Duration::from_secs(1)..=MAX_RETRY_AFTER).contains(&told), "{told:?}");
             assert!(!error.is_final());
@@ -308,7 +317,7 @@ mod tests {
     #[test]
     fn work_that_failed_everywhere_is_not_sent_three_times() {
         for reason in [ShedReason::AttemptsExhausted, ShedReason::RetryBudget, ShedReason::Deadline] {
-            let error = ApiError::Shed { reason, retry_after: Duration::ZERO, last: Some("connect") };
+            let error = ApiError::Shed { reason, retry_after: Duration::ZERO, last: Some("connect"), detail: None };
             assert!(error.is_final());
             assert_eq!(error.retry_after(), None);
         }

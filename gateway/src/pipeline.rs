@@ -75,7 +75,7 @@ enum Stop {
     Refused(ApiError),
     /// An answer that had begun ends with this event.
     Broken(ApiError, Bytes),
-    Interrupted(Interrupted),
+    Gone,
 }
 
 impl From<ApiError> for Stop {
@@ -87,7 +87,7 @@ impl From<ApiError> for Stop {
 impl From<Interrupted> for Stop {
     fn from(interrupted: Interrupted) -> Self {
         match interrupted {
-            Interrupted::ClientGone => Self::Interrupted(interrupted),
+            Interrupted::ClientGone => Self::Gone,
             Interrupted::Cancelled => Self::Refused(ApiError::Cancelled),
         }
     }
@@ -115,7 +115,7 @@ impl Gateway {
         let mut permit = None;
         match self.hunt(exchange, route, admitted, &mut record, &mut permit).await {
             Ok(()) => record.outcome(RequestOutcome::Ok),
-            Err(Stop::Interrupted(_)) => record.outcome(RequestOutcome::ClientGone),
+            Err(Stop::Gone) => record.outcome(RequestOutcome::ClientGone),
             Err(Stop::Refused(error)) => {
                 self.account(&mut record, &error);
                 self.refuse(exchange, Some(route), &error, permit.as_ref()).await;
@@ -208,7 +208,7 @@ impl Gateway {
     ) -> Result<Option<u64>, Stop> {
         let mut last: Option<Failed> = None;
         loop {
-            let grant = granted.map_err(|stopped| refused(stopped, last.take()))?;
+            let grant = granted.map_err(|stopped| self.with_numbers(refused(stopped, last.take()), spec))?;
             let replica = self.fleet.replica(grant.replica());
             let named = replica.as_ref().and_then(|replica| replica.model_name(spec.model));
             let (Some(replica), Some(model)) = (replica, named) else {
@@ -221,24 +221,24 @@ impl Gateway {
             let ended = {
                 // In a block of its own: a `stopped` that outlives its attempt would take the next grant's wake-up.
                 let stopped = pin!(place.stopped(grant.attempt()));
-                let expected = self.expected(&grant, spec);
+                let (expected, prompt) = (self.expected(&grant, spec), spec.prompt_tokens);
                 let (replica, model, grant) = (&*replica, &*model, &grant);
-                let attempt = Attempt { gateway: self, replica, model, grant, record, entry, facts, stopped, expected };
+                let attempt =
+                    Attempt { gateway: self, replica, model, grant, record, entry, facts, stopped, expected, prompt };
                 answer.attempt(exchange, attempt).await
             };
             match ended {
-                Ok(Finished { rest, timings, used }) => {
+                Ok(Finished { rest, timings, used, streamed }) => {
                     grant.end(Outcome::Success, true, timings);
                     record.attempt_ended("ok");
                     record.status(200);
-                    let mut head =
-                        if answer.streams() { relay::head::stream(facts) } else { relay::head::plain(200, facts) };
+                    let mut head = if streamed { relay::head::stream(facts) } else { relay::head::plain(200, facts) };
                     relay::head::trace(
                         &mut head,
                         record,
                         self.config().server.expose_replica.then_some(&replica.label),
                     );
-                    answer.deliver(exchange, rest, head).await?;
+                    relay::deliver(exchange, rest, streamed, head).await?;
                     return Ok(used);
                 }
                 Err(Unfinished::Interrupted(interrupted)) => {
@@ -270,6 +270,29 @@ impl Gateway {
             }
             granted = exchange.drive(pin!(place.grant())).await?;
         }
+    }
+
+    /// A refusal for load tells which limit was met, so that its reader can do something about it.
+    fn with_numbers(&self, mut error: ApiError, spec: &RequestSpec) -> ApiError {
+        let ApiError::Shed { reason, detail, .. } = &mut error else { return error };
+        let config = self.config();
+        let queue = &config.scheduler.queue;
+        *detail = match reason {
+            ShedReason::QueueFull => Some(format!(
+                "Limits: {} requests in all (scheduler.max_queued), {} per slot of the model (scheduler.max_queued_per_slot), \
+                 {} bytes of bodies (scheduler.max_queued_bytes).",
+                queue.max_requests, queue.max_per_slot, queue.max_bytes
+            )),
+            ShedReason::ContextExceeded => self.fleet.largest_context(spec.model).map(|largest| {
+                format!("The prompt has about {} tokens, the largest context is {largest}.", spec.prompt_tokens)
+            }),
+            ShedReason::NoCapacity => Some(format!(
+                "It waits for one at most {} s (scheduler.no_replica_wait).",
+                queue.no_replica_wait.as_secs_f32()
+            )),
+            _ => None,
+        };
+        error
     }
 
     fn account(&self, record: &mut RequestRecord, error: &ApiError) {
@@ -516,7 +539,7 @@ fn refused(stopped: Stopped, last: Option<Failed>) -> ApiError {
             words.map_or(ApiError::Internal, ApiError::Upstream)
         }
         Stopped::Shed { reason, retry_after } => {
-            ApiError::Shed { reason, retry_after, last: last.map(|last| last.name) }
+            ApiError::Shed { reason, retry_after, last: last.map(|last| last.name), detail: None }
         }
     }
 }
@@ -524,7 +547,7 @@ fn refused(stopped: Stopped, last: Option<Failed>) -> ApiError {
 fn cancelled(why: CancelReason) -> ApiError {
     match why {
         CancelReason::Deadline => {
-            ApiError::Shed { reason: ShedReason::Deadline, retry_after: Duration::ZERO, last: None }
+            ApiError::Shed { reason: ShedReason::Deadline, retry_after: Duration::ZERO, last: None, detail: None }
         }
         CancelReason::DrainDeadline => ApiError::Lost("its replica was drained"),
         CancelReason::ReplicaRemoved => ApiError::Lost("its replica was removed"),

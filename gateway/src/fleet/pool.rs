@@ -231,9 +231,20 @@ impl Fleet {
         entries
     }
 
-    /// Whether at least one replica takes work.
+    /// Whether at least one replica can be counted on.
     pub fn any_ready(&self) -> bool {
-        self.view.load().replicas.values().any(|replica| replica.takes_work())
+        let now_ms = u64::try_from(clock::unix().as_millis()).unwrap_or(u64::MAX);
+        self.view.load().replicas.values().any(|replica| replica.is_sound(now_ms))
+    }
+
+    /// Tokens that a slot of the replica with the largest context for this model has; `None` if that is not known.
+    pub fn largest_context(&self, model: ModelId) -> Option<u32> {
+        let view = self.view.load();
+        let serving = view.replicas.values().map(|replica| replica.facts());
+        serving
+            .filter(|facts| facts.models.iter().any(|m| m.id == model))
+            .filter_map(|facts| facts.context_tokens)
+            .max()
     }
 
     /// Pool changes from now on. A reader that falls too far behind is told so and has missed some.

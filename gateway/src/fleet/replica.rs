@@ -197,6 +197,9 @@ impl Past {
     }
 }
 
+/// A suspect is probed at once; what is not cleared up after this long is no passing doubt.
+const LONG_DOUBT_MS: u64 = 20_000;
+
 /// A phone that serves at one address.
 pub struct Replica {
     /// Its number in the scheduler, never used again.
@@ -296,6 +299,17 @@ impl Replica {
     /// Whether the scheduler gives it work, as far as its last change says.
     pub fn takes_work(&self) -> bool {
         matches!(self.past().state, ReplicaState::Ready | ReplicaState::Suspect | ReplicaState::Probation)
+    }
+
+    /// Whether it can be counted on: it takes work, and is not in doubt for longer than a probe needs to clear that up. A
+    /// suspect that the pool keeps as its last resort is tried, but promises nothing.
+    pub(super) fn is_sound(&self, now_ms: u64) -> bool {
+        let past = self.past();
+        match past.state {
+            ReplicaState::Ready | ReplicaState::Probation => true,
+            ReplicaState::Suspect => past.history.back().is_some_and(|last| now_ms < last.at_ms + LONG_DOUBT_MS),
+            _ => false,
+        }
     }
 
     /// As the scheduler sees it.

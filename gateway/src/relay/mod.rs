@@ -29,12 +29,16 @@ use crate::{
     live::Entry,
     pipeline::Gateway,
     telemetry::RequestRecord,
+    upstream::Reply,
 };
 
 /// Largest error body of a replica that is looked at.
 const MAX_ERROR: usize = 64 << 10;
 /// Output held back for want of content; a stream of empty events is passed on from here.
 const MAX_HELD: usize = 64 << 10;
+
+/// Bytes of JSON per token of an answer whose usage is not stated: its text, and as much again around it.
+const BYTES_PER_TOKEN: u64 = 8;
 
 /// How an attempt ended when it did not end the request.
 #[derive(Debug)]
@@ -67,6 +71,8 @@ pub struct Finished {
     pub timings: Option<Timings>,
     /// Tokens of prompt and answer, for the tenant's limit.
     pub used: Option<u64>,
+    /// Whether it goes out as a stream.
+    pub streamed: bool,
 }
 
 /// The answer to one request, over as many attempts as it takes.
@@ -109,6 +115,8 @@ pub struct Attempt<'a, S> {
     pub stopped: Pin<&'a mut S>,
     /// How long the replica should take for this prompt, and for one token, by its measured speeds.
     pub expected: Expected,
+    /// Tokens of the prompt, estimated.
+    pub prompt: u32,
 }
 
 /// What a replica's measured speeds promise; `None` until there is a measurement.
@@ -142,11 +150,6 @@ impl<'r> Answer<'r> {
         answer
     }
 
-    /// Whether the client asked for a stream.
-    pub fn streams(&self) -> bool {
-        self.request.stream
-    }
-
     /// Whether the client has seen content.
     pub fn content_sent(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.passed_on && stream.codec.content_sent())
@@ -178,23 +181,23 @@ impl<'r> Answer<'r> {
             }
         }
     }
+}
 
-    /// Writes what is left of a whole answer. The slot is free by now: a slow client costs no phone.
-    pub async fn deliver(
-        &mut self,
-        exchange: &mut Exchange,
-        rest: Segments,
-        head: Box<pingora::http::ResponseHeader>,
-    ) -> Result<(), Interrupted> {
-        if self.stream.is_none() {
-            return exchange.respond(head, rest).await;
-        }
-        exchange.begin(head).await?;
-        for piece in rest {
-            exchange.write(piece).await?;
-        }
-        exchange.end().await
+/// Writes what is left of a whole answer. The slot is free by now: a slow client costs no phone.
+pub async fn deliver(
+    exchange: &mut Exchange,
+    rest: Segments,
+    streamed: bool,
+    head: Box<pingora::http::ResponseHeader>,
+) -> Result<(), Interrupted> {
+    if !streamed {
+        return exchange.respond(head, rest).await;
     }
+    exchange.begin(head).await?;
+    for piece in rest {
+        exchange.write(piece).await?;
+    }
+    exchange.end().await
 }
 
 impl Stream {
@@ -236,24 +239,39 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
     }
 
     async fn plain(&mut self, request: &Request, exchange: &mut Exchange) -> Result<Finished, Unfinished> {
-        let gateway = self.gateway;
-        let config = gateway.config();
-        let sent = clock::now();
-        let mut deadline = Deadline::new(sent + config.streams.plain_total);
-        let mut reply = self.open(request, exchange, &mut deadline).await?;
+        let patience = self.gateway.config().streams.plain_total;
+        let mut deadline = Deadline::new(clock::now() + patience);
+        let reply = self.open(request, exchange, &mut deadline).await?;
+        self.whole(request, exchange, reply, &mut deadline).await
+    }
+
+    /// Reads an answer that is one JSON object.
+    async fn whole(
+        &mut self,
+        request: &Request,
+        exchange: &mut Exchange,
+        mut reply: Reply,
+        deadline: &mut Deadline,
+    ) -> Result<Finished, Unfinished> {
+        let max = self.gateway.config().streams.max_answer.as_usize();
         let body = {
-            let whole = pin!(reply.collect(config.streams.max_answer.as_usize()));
-            self.wait(exchange, &mut deadline, SoftFailure::Stalled, whole).await?
+            let whole = pin!(reply.collect(max));
+            self.wait(exchange, deadline, SoftFailure::Stalled, whole).await?
         };
         let body = body.map_err(|failure| Failed::transport(&failure))?;
+        let bytes = body.len() as u64;
         let answer = openai_wire::decode_answer(request.route, reply.content_type(), body, &request.model)
             .map_err(|error| Failed::answered(error, 200, None))?;
-        gateway.upstream().recycle(&self.replica.endpoint, reply);
-        if let Some(usage) = &answer.usage {
-            self.record.usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, false);
-        }
-        let used = answer.usage.as_ref().map(total);
-        Ok(Finished { rest: answer.body, timings: answer.timings.as_ref().map(measured_by_engine), used })
+        self.gateway.upstream().recycle(&self.replica.endpoint, reply);
+        let stated = answer.usage.as_ref();
+        let usage = stated.copied().unwrap_or_else(|| Usage {
+            prompt_tokens: u64::from(self.prompt),
+            completion_tokens: if request.route.streams() { bytes / BYTES_PER_TOKEN } else { 0 },
+            cached_tokens: 0,
+        });
+        self.record.usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, stated.is_none());
+        let timings = answer.timings.as_ref().map(measured_by_engine);
+        Ok(Finished { rest: answer.body, timings, used: Some(total(&usage)), streamed: false })
     }
 
     async fn stream(
@@ -269,6 +287,13 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
         let gap = gap_deadline(&config.streams, self.expected.token);
         let mut deadline = Deadline::new(sent + first_token_deadline(&config.streams, self.expected.prefill));
         let mut reply = self.open(request, exchange, &mut deadline).await?;
+        if !is_event_stream(reply.content_type()) {
+            // Some engines answer a request for a stream with one object; that is an answer, while the head is not out.
+            if exchange.head_sent() {
+                return Err(Failed::new(Outcome::Soft(SoftFailure::BadAnswer), "not_a_stream", "head").into());
+            }
+            return self.whole(request, exchange, reply, &mut deadline).await;
+        }
         let mut first: Option<Timestamp> = None;
         loop {
             let late = if first.is_some() { SoftFailure::Stalled } else { SoftFailure::NoFirstToken };
@@ -315,7 +340,7 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
             None => usage.zip(first).map(|(usage, first)| measured_here(&usage, sent, first, ended)),
         };
         let rest = Segments::from(out.split().freeze());
-        Ok(Finished { rest, timings, used: usage.as_ref().map(total) })
+        Ok(Finished { rest, timings, used: usage.as_ref().map(total), streamed: true })
     }
 
     async fn pass_on(&mut self, exchange: &mut Exchange, out: &mut BytesMut) -> Result<(), Unfinished> {
@@ -339,16 +364,15 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
         request: &Request,
         exchange: &mut Exchange,
         deadline: &mut Deadline,
-    ) -> Result<crate::upstream::Reply, Unfinished> {
+    ) -> Result<Reply, Unfinished> {
         let upstream = self.gateway.upstream();
         let (replica, model) = (self.replica, self.model);
         let body = || request.upstream_body(&UpstreamRewrite { model, ask_usage: true }).into();
         let key = replica.key.as_ref().map(config::Secret::reveal);
-        let sending = pin!(upstream.post(&replica.endpoint, request.route.path(), key, request.stream, body));
+        let sending = pin!(upstream.post(&replica.endpoint, request.route.path(), key, body));
         let reply = self.wait(exchange, deadline, SoftFailure::NoFirstToken, sending).await?;
         let mut reply = reply.map_err(|failure| Failed::transport(&failure))?;
-        let streams = request.stream && is_event_stream(reply.content_type());
-        if reply.head.status.is_success() && (streams || !request.stream) {
+        if reply.head.status.is_success() {
             return Ok(reply);
         }
         let retry_after = reply.retry_after();

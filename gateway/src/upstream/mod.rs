@@ -37,7 +37,6 @@ use crate::config;
 const MAX_FETCH: usize = 1 << 20;
 const USER_AGENT: HeaderValue = HeaderValue::from_static(concat!("huntgroup/", env!("CARGO_PKG_VERSION")));
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
 /// The shared client.
 pub struct Upstream {
@@ -73,7 +72,8 @@ impl Upstream {
         })
     }
 
-    /// Posts a body and waits for the head of the answer. Dropping the future, or the reply, closes the connection.
+    /// Posts a body and waits for the head of the answer. `Accept` is what the official SDKs send, for streams as well: the
+    /// engines look into the body. Dropping the future, or the reply, closes the connection.
     ///
     /// A reset on a reused connection before any byte of an answer says that the replica had closed it: one more try on
     /// a fresh connection, of which the caller learns nothing.
@@ -82,13 +82,11 @@ impl Upstream {
         endpoint: &Endpoint,
         path: &'static str,
         key: Option<&str>,
-        stream: bool,
         mut body: impl FnMut() -> SegmentsBody,
     ) -> Result<Reply, Failure> {
-        let accept = if stream { EVENT_STREAM } else { JSON };
         let mut request = || {
             head(Method::POST, endpoint, path, key)
-                .header(header::ACCEPT, accept.clone())
+                .header(header::ACCEPT, JSON)
                 .header(header::CONTENT_TYPE, JSON)
                 .body(body())
                 .map_err(Failure::Request)

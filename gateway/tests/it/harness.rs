@@ -390,7 +390,7 @@ impl Exchange {
 
     /// Reads to the end of the answer.
     pub async fn answer(mut self) -> Answer {
-        while !self.read_until("\r\n\r\n").await {
+        if !self.read_until("\r\n\r\n").await {
             return Answer { status: 0, head: self.seen(), body: Vec::new(), clean: false };
         }
         let end = find(&self.buffer, b"\r\n\r\n").expect("a head") + 4;
