@@ -25,11 +25,3 @@ def eventually(check, within=5.0, what="the condition", every=0.02):
         if time.monotonic() >= limit:
             raise NotYet(f"{what} did not come within {within:g} s: {reason}")
         time.sleep(every)
-
-
-def stays(check, during, what="the condition", every=0.02):
-    """Asserts that `check` is true now and for `during` seconds."""
-    limit = time.monotonic() + during
-    while time.monotonic() < limit:
-        assert check(), f"{what} did not stay true for {during:g} s"
-        time.sleep(every)

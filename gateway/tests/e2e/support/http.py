@@ -82,18 +82,11 @@ class Stream:
         return self.status
 
     def events(self):
-        """Yields the `data` of each event: an object, or the text "[DONE]". Ends with the stream; raises when it was cut."""
+        """Yields the `data` of each event: an object, or the text "[DONE]". Ends with the answer's own end; raises when it was cut."""
         if not hasattr(self, "_answer"):
             self.head()
         data = []
-        while True:
-            line = self._answer.readline()
-            self.raw += line
-            if not line:
-                # readline swallows a cut inside the chunked framing; what is left to read does not.
-                self._answer.read()
-                return
-            line = line.rstrip(b"\r\n").decode()
+        for line in self._lines():
             if line.startswith(":"):
                 self.comments.append((time.monotonic() - self.begun, line[1:].strip()))
             elif line.startswith("data:"):
@@ -102,6 +95,32 @@ class Stream:
                 text = "\n".join(data)
                 data = []
                 yield text if text == "[DONE]" else jsonlib.loads(text)
+
+    def _lines(self):
+        rest = b""
+        for piece in self._pieces():
+            self.raw += piece
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                yield line.rstrip(b"\r").decode()
+
+    def _pieces(self):
+        """The body as it comes. The chunks are read here: http.client takes an end of file in the middle for the end."""
+        source = self._answer.fp
+        if not self._answer.chunked:
+            yield self._answer.read()
+            return
+        while True:
+            size = source.readline()
+            if not size.endswith(b"\r\n"):
+                raise http.client.IncompleteRead(size)
+            size = int(size, 16)
+            piece = source.read(size + 2)
+            if len(piece) < size + 2:
+                raise http.client.IncompleteRead(piece)
+            if size == 0:
+                return
+            yield piece[:size]
 
 
 def text_of(events):

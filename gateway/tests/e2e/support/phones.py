@@ -35,6 +35,11 @@ class Phone:
     def heal(self):
         return self.fault("none")
 
+    def forget(self):
+        """Sets the counters back and forgets the requests."""
+        answer = self._fleet.control("POST", f"/phones/{self.id}/reset-stats")
+        assert answer.status < 300, answer
+
     def show(self):
         answer = self._fleet.control("GET", f"/phones/{self.id}")
         assert answer.status == 200, answer
