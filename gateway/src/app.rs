@@ -31,8 +31,8 @@ use crate::{
     config::{Config, Overrides},
     dispatch::Dispatcher,
     fleet::Fleet,
+    gateway::Gateway,
     listener::{Certificate, CertificateError, Door},
-    pipeline::Gateway,
     ratelimit::Limiter,
     shutdown::Tasks,
     telemetry::{Telemetry, TelemetryOptions},
@@ -239,7 +239,7 @@ impl BackgroundService for Beside {
         tasks.spawn("reload", signals::reload_on_hangup(Arc::clone(&parts.reloader), stop)).await;
 
         // An error means that the server is gone, which is an end as well.
-        if shutdown.wait_for(|stopping| *stopping).await.is_err() {}
+        drop(shutdown.wait_for(|stopping| *stopping).await);
         drain(&gateway).await;
         tasks.stop(TASKS_LIMIT).await;
         tracing::info!("drained; goodbye");

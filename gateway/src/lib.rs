@@ -22,5 +22,7 @@ pub mod fleet;
 
 pub mod clock;
 pub mod error;
+pub mod gateway;
+pub mod in_flight;
 pub mod live;
 pub mod shutdown;

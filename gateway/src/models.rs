@@ -8,8 +8,8 @@ use serde::Serialize;
 use crate::{
     error::ApiError,
     fleet::ModelEntry,
+    gateway::Gateway,
     listener::{Exchange, Target},
-    pipeline::Gateway,
     relay::head::{self, Facts},
 };
 

@@ -2,73 +2,26 @@
 //!
 //! accept → who → how often → what → when and where → send, fail over, copy → account
 
-use std::{
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use http::header;
 use openai_wire::Route;
 use scheduler::{CancelReason, Outcome, RequestSpec, ShedReason};
-use tokio::sync::Notify;
 
 use crate::{
-    auth::{Authenticator, Tenant},
-    config::Config,
-    dispatch::{Dispatcher, Grant, Place, Stopped},
+    auth::Tenant,
+    dispatch::{Grant, Place, Stopped},
     error::ApiError,
-    fleet::Fleet,
-    listener::{Admitted, ClientLimits, ConnectionLimits, Exchange, Interrupted, Target, admit, default_max},
-    live::{Entry, Live, LiveRequest},
+    gateway::Gateway,
+    listener::{Admitted, Exchange, Interrupted, Target, admit},
+    live::{Entry, LiveRequest},
     models,
-    ratelimit::{Limiter, Permit},
+    ratelimit::Permit,
     relay::{self, Answer, Attempt, Expected, Failed, Finished, Unfinished, head::Facts},
     request,
-    telemetry::{OTHER, RequestOutcome, RequestRecord, Telemetry},
-    upstream::Upstream,
+    telemetry::{OTHER, RequestOutcome, RequestRecord},
 };
-
-/// What the stages work with. Built by `app`; a reload swaps the parts that may change.
-pub struct Gateway {
-    settings: ArcSwap<Settings>,
-    /// Who runs where and when.
-    pub dispatcher: Arc<Dispatcher>,
-    /// The replicas.
-    pub fleet: Arc<Fleet>,
-    /// The keys.
-    pub auth: Arc<Authenticator>,
-    /// The tenants' limits.
-    pub limiter: Arc<Limiter>,
-    /// Metrics.
-    pub telemetry: Arc<Telemetry>,
-    /// What is being answered.
-    pub live: Arc<Live>,
-    /// Requests between their head and their end.
-    pub in_flight: Arc<InFlight>,
-    upstream: ArcSwap<Upstream>,
-    buffered: Arc<AtomicU64>,
-}
-
-/// What a reload replaces as one.
-struct Settings {
-    config: Config,
-    client: Arc<ClientLimits>,
-    connections: Arc<ConnectionLimits>,
-}
-
-/// Counts requests, and tells when none is left.
-#[derive(Default)]
-pub struct InFlight {
-    count: AtomicUsize,
-    draining: std::sync::atomic::AtomicBool,
-    idle: Notify,
-}
 
 /// How a request ended early.
 enum Stop {
@@ -184,7 +137,6 @@ impl Gateway {
             Err(interrupted) => Err(interrupted.into()),
         };
         let used = used.map_err(|stop| self.in_shape(stop, exchange, &answer));
-        drop(facts);
         if used.is_err() && record.attempts() == 0 {
             // No replica saw it: its tokens were not used.
             permit.settle(Some(0));
@@ -354,171 +306,11 @@ impl Gateway {
         Ok(self.auth.authenticate(text(header::AUTHORIZATION), x_api_key, exchange.peer())?)
     }
 
-    /// The share of `limits.max_buffered_bytes` that a body takes until its request ends.
-    fn hold(&self, bytes: usize) -> Result<Held, ApiError> {
-        let bytes = bytes as u64;
-        let max = self.config().limits.max_buffered_bytes.as_u64();
-        let held = Held { bytes, counted: Arc::clone(&self.buffered) };
-        if self.buffered.fetch_add(bytes, Ordering::Relaxed) + bytes > max {
-            return Err(ApiError::Overloaded("limits.max_buffered_bytes"));
-        }
-        Ok(held)
-    }
-
     /// How long the replica needs for this prompt and for a token, by its measured speeds.
     fn expected(&self, grant: &Grant, spec: &RequestSpec) -> Expected {
         let (prefill, decode) = self.dispatcher.speeds(grant.replica());
         let length = |tokens: f64, rate: Option<f64>| Duration::try_from_secs_f64(tokens / rate?).ok();
         Expected { prefill: length(f64::from(spec.prompt_tokens), prefill), token: length(1.0, decode) }
-    }
-
-    /// Whether to send us requests.
-    pub fn is_ready(&self) -> bool {
-        !self.in_flight.is_draining() && self.fleet.any_ready()
-    }
-}
-
-/// The settings, and their exchange on a reload.
-impl Gateway {
-    /// The parts put together.
-    #[expect(clippy::too_many_arguments, reason = "the composition root hands over each part once")]
-    pub fn new(
-        config: Config,
-        dispatcher: Arc<Dispatcher>,
-        fleet: Arc<Fleet>,
-        auth: Arc<Authenticator>,
-        limiter: Arc<Limiter>,
-        telemetry: Arc<Telemetry>,
-        upstream: Arc<Upstream>,
-    ) -> Self {
-        Self {
-            settings: ArcSwap::from_pointee(Settings::new(config)),
-            dispatcher,
-            fleet,
-            auth,
-            limiter,
-            telemetry,
-            live: Arc::default(),
-            in_flight: Arc::default(),
-            upstream: ArcSwap::new(upstream),
-            buffered: Arc::default(),
-        }
-    }
-
-    /// The current configuration.
-    pub fn config(&self) -> impl std::ops::Deref<Target = Config> + use<> {
-        ConfigRef(self.settings.load())
-    }
-
-    /// The connections to replicas.
-    pub fn upstream(&self) -> Guard<Arc<Upstream>> {
-        self.upstream.load()
-    }
-
-    /// Deadlines and bounds towards clients.
-    pub fn client_limits(&self) -> Arc<ClientLimits> {
-        Arc::clone(&self.settings.load().client)
-    }
-
-    /// Bounds of connections.
-    pub fn connection_limits(&self) -> Arc<ConnectionLimits> {
-        Arc::clone(&self.settings.load().connections)
-    }
-
-    /// Takes over what a reload may change here.
-    pub fn reconfigure(&self, config: Config, upstream: Option<Arc<Upstream>>) {
-        self.settings.store(Arc::new(Settings::new(config)));
-        if let Some(upstream) = upstream {
-            self.upstream.store(upstream);
-        }
-    }
-}
-
-struct ConfigRef(Guard<Arc<Settings>>);
-
-impl std::ops::Deref for ConfigRef {
-    type Target = Config;
-    fn deref(&self) -> &Config {
-        &self.0.config
-    }
-}
-
-impl Settings {
-    fn new(config: Config) -> Self {
-        let (server, streams) = (&config.server, &config.streams);
-        let client = Arc::new(ClientLimits {
-            max_body: server.max_body.as_u64(),
-            body_deadline: server.body_deadline,
-            body_deadline_per_64k: server.body_deadline_per_64k,
-            head_after: streams.head_after,
-            keepalive_interval: streams.keepalive_interval,
-            keepalive_json_after: streams.keepalive_json_after,
-        });
-        let connections = Arc::new(ConnectionLimits {
-            max: server.max_connections.unwrap_or_else(default_max),
-            max_per_address: server.max_connections_per_address,
-            header_deadline: server.header_deadline,
-            keepalive: server.keepalive_timeout,
-            write_timeout: server.write_timeout,
-        });
-        Self { config, client, connections }
-    }
-}
-
-/// Bytes held for a request.
-struct Held {
-    bytes: u64,
-    counted: Arc<AtomicU64>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.counted.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-/// One request in flight.
-pub struct Flying(Arc<InFlight>);
-
-impl InFlight {
-    /// Counts one until the guard is dropped.
-    pub fn enter(self: &Arc<Self>) -> Flying {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        Flying(Arc::clone(self))
-    }
-
-    /// Refuse what comes from now on.
-    pub fn drain(&self) {
-        self.draining.store(true, Ordering::Release);
-    }
-
-    /// Whether [`InFlight::drain`] was called.
-    pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
-    }
-
-    /// Requests in flight.
-    pub fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    /// Resolves when none is.
-    pub async fn none(&self) {
-        loop {
-            let idle = self.idle.notified();
-            if self.count() == 0 {
-                return;
-            }
-            idle.await;
-        }
-    }
-}
-
-impl Drop for Flying {
-    fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.0.idle.notify_waiters();
-        }
     }
 }
 

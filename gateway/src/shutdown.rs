@@ -18,7 +18,7 @@ impl Stop {
     /// Resolves once the process is told to end (also when it has been already).
     pub async fn wait(&mut self) {
         // An error means that the sender is gone: the process is ending as well.
-        if self.0.wait_for(|stopped| *stopped).await.is_err() {}
+        drop(self.0.wait_for(|stopped| *stopped).await);
     }
 
     /// Whether the process has been told to end.

@@ -35,7 +35,7 @@ pub use self::{
     view::{Imported, KeyView, NewKeyView, ReplicaView, RequestView},
 };
 use crate::{
-    auth::Authenticator, clock, config, dispatch::Dispatcher, fleet::Fleet, live::Live, pipeline::InFlight,
+    auth::Authenticator, clock, config, dispatch::Dispatcher, fleet::Fleet, in_flight::InFlight, live::Live,
     shutdown::Stop, telemetry::Telemetry,
 };
 

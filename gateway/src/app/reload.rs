@@ -13,8 +13,9 @@ use crate::{
     admin,
     auth::AuthSetupError,
     config::{self, Changes, Config, ConfigErrors},
+    gateway::Gateway,
     listener::{Certificate, CertificateError},
-    pipeline::Gateway,
+    upstream::TlsError,
 };
 
 /// Why a reload changed nothing.
@@ -26,6 +27,9 @@ pub enum ReloadError {
     /// The certificate that it names.
     #[error("server.tls_cert: {0}")]
     Certificate(#[from] CertificateError),
+    /// The authorities that it names for replicas.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Its keys.
     #[error(transparent)]
     Auth(#[from] AuthSetupError),
@@ -66,6 +70,7 @@ impl Reloader {
         {
             current.reload(certificate, key)?;
         }
+        self.gateway.upstream.reconfigure(&config.pool)?;
         self.reconfigure_keys(&config).await?;
         self.apply(config).await?;
         tracing::info!(who, "configuration reloaded");
@@ -86,7 +91,7 @@ impl Reloader {
         gateway.dispatcher.handle(Event::Configured { config: config.scheduler() });
         gateway.telemetry.set_access_log(config.telemetry.access_log);
         gateway.fleet.reconcile(&config).await.map_err(|error| ReloadError::Fleet(error.to_string()))?;
-        gateway.reconfigure(config, None);
+        gateway.reconfigure(config);
         Ok(())
     }
 }

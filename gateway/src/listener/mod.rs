@@ -36,7 +36,7 @@ pub use self::{
     gate::{Admitted, Framing, Target, admit},
     tls::{Certificate, CertificateError, Resolver},
 };
-use crate::{error::ApiError, pipeline::Gateway};
+use crate::{error::ApiError, gateway::Gateway};
 
 /// A client that vanished without a FIN is found in about a minute.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive {

@@ -25,9 +25,9 @@ use crate::{
     clock, config,
     dispatch::Grant,
     fleet::Replica,
+    gateway::Gateway,
     listener::{Exchange, Interrupted},
     live::Entry,
-    pipeline::Gateway,
     telemetry::RequestRecord,
     upstream::Reply,
 };
@@ -262,7 +262,7 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
         let bytes = body.len() as u64;
         let answer = openai_wire::decode_answer(request.route, reply.content_type(), body, &request.model)
             .map_err(|error| Failed::answered(error, 200, None))?;
-        self.gateway.upstream().recycle(&self.replica.endpoint, reply);
+        self.gateway.upstream.recycle(&self.replica.endpoint, reply);
         let stated = answer.usage.as_ref();
         let usage = stated.copied().unwrap_or_else(|| Usage {
             prompt_tokens: u64::from(self.prompt),
@@ -329,7 +329,7 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
             }
         }
         let ended = clock::now();
-        gateway.upstream().recycle_if_ended(&self.replica.endpoint, reply);
+        gateway.upstream.recycle_if_ended(&self.replica.endpoint, reply);
         let usage = stream.codec.usage();
         if let Some(usage) = &usage {
             let estimated = stream.codec.usage_estimated();
@@ -365,7 +365,7 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
         exchange: &mut Exchange,
         deadline: &mut Deadline,
     ) -> Result<Reply, Unfinished> {
-        let upstream = self.gateway.upstream();
+        let upstream = &self.gateway.upstream;
         let (replica, model) = (self.replica, self.model);
         let body = || request.upstream_body(&UpstreamRewrite { model, ask_usage: true }).into();
         let key = replica.key.as_ref().map(config::Secret::reveal);

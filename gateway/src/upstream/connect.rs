@@ -36,9 +36,10 @@ pub enum Stream {
 impl Upstream {
     /// Connects, within `pool.connect_timeout` and `pool.tls_timeout`.
     pub(super) async fn connect(&self, endpoint: &Endpoint) -> Result<Stream, Failure> {
-        let address = endpoint.addresses.resolve(&endpoint.host, endpoint.port, self.dns_ttl, self.policy);
-        let address = timeout(self.connect_timeout, address).await.map_err(|_| Failure::ConnectTimeout)??;
-        let connected = timeout(self.connect_timeout, TcpStream::connect(address)).await;
+        let settings = self.settings.load_full();
+        let address = endpoint.addresses.resolve(&endpoint.host, endpoint.port, settings.dns_ttl, settings.policy);
+        let address = timeout(settings.connect_timeout, address).await.map_err(|_| Failure::ConnectTimeout)??;
+        let connected = timeout(settings.connect_timeout, TcpStream::connect(address)).await;
         let tcp = match connected {
             Ok(Ok(tcp)) => tcp,
             Ok(Err(error)) => {
@@ -55,8 +56,9 @@ impl Upstream {
             return Ok(Stream::Plain(tcp));
         }
         let name = tls::server_name(&endpoint.host).map_err(Failure::Tls)?;
-        let handshake = self.tls.connect(name, tcp);
-        let tls = timeout(self.tls_timeout, handshake).await.map_err(|_| Failure::TlsTimeout)?.map_err(Failure::Tls)?;
+        let handshake = settings.tls.connect(name, tcp);
+        let tls =
+            timeout(settings.tls_timeout, handshake).await.map_err(|_| Failure::TlsTimeout)?.map_err(Failure::Tls)?;
         Ok(Stream::Tls(Box::new(tls)))
     }
 }

@@ -15,10 +15,12 @@ mod tls;
 use std::{
     future::Future,
     pin::pin,
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, header};
 use tokio_rustls::TlsConnector;
@@ -40,12 +42,30 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The shared client.
 pub struct Upstream {
+    settings: ArcSwap<Settings>,
+}
+
+/// What a reload may change.
+struct Settings {
     tls: TlsConnector,
     policy: AddressPolicy,
     connect_timeout: Duration,
     tls_timeout: Duration,
     idle: Duration,
     dns_ttl: Duration,
+}
+
+impl Settings {
+    fn new(pool: &config::Pool) -> Result<Self, TlsError> {
+        Ok(Self {
+            tls: TlsConnector::from(tls::client_config(pool.ca_file.as_ref())?),
+            policy: AddressPolicy { allow_private: pool.allow_private },
+            connect_timeout: pool.connect_timeout,
+            tls_timeout: pool.tls_timeout,
+            idle: pool.idle,
+            dns_ttl: pool.dns_ttl,
+        })
+    }
 }
 
 /// A small answer, read whole.
@@ -62,14 +82,16 @@ pub struct Fetched {
 impl Upstream {
     /// A client with the operator's settings.
     pub fn new(pool: &config::Pool) -> Result<Self, TlsError> {
-        Ok(Self {
-            tls: TlsConnector::from(tls::client_config(pool.ca_file.as_ref())?),
-            policy: AddressPolicy { allow_private: pool.allow_private },
-            connect_timeout: pool.connect_timeout,
-            tls_timeout: pool.tls_timeout,
-            idle: pool.idle,
-            dns_ttl: pool.dns_ttl,
-        })
+        Ok(Self { settings: ArcSwap::from_pointee(Settings::new(pool)?) })
+    }
+
+    /// Takes new settings for connections made from now on.
+    ///
+    /// # Errors
+    /// `pool.ca_file` can't be used; then everything stays as it was.
+    pub fn reconfigure(&self, pool: &config::Pool) -> Result<(), TlsError> {
+        self.settings.store(Arc::new(Settings::new(pool)?));
+        Ok(())
     }
 
     /// Posts a body and waits for the head of the answer. `Accept` is what the official SDKs send, for streams as well: the
@@ -163,7 +185,7 @@ impl Upstream {
         endpoint: &Endpoint,
         request: &mut impl FnMut() -> Result<Request<SegmentsBody>, Failure>,
     ) -> Result<Reply, Failure> {
-        if let Some(session) = endpoint.take(self.idle) {
+        if let Some(session) = endpoint.take(self.settings.load().idle) {
             match session.send(request()?).await {
                 Err(Failure::BeforeHead(_)) => endpoint.close_idle(),
                 done => return done,

@@ -26,11 +26,13 @@ const MAX_BUFFER: usize = 64 << 10;
 /// Header lines of an answer.
 const MAX_HEADERS: usize = 100;
 
+/// hyper's side of a connection; `None` once the replica has closed.
+type Driven = Option<Pin<Box<Connection<TokioIo<Stream>, SegmentsBody>>>>;
+
 /// An open connection.
 pub struct Session {
     sender: SendRequest<SegmentsBody>,
-    /// `None` once the replica has closed.
-    connection: Option<Pin<Box<Connection<TokioIo<Stream>, SegmentsBody>>>>,
+    connection: Driven,
     /// Has carried an exchange before: a reset now may only mean that the replica closed an idle connection.
     pub(super) reused: bool,
 }
@@ -107,10 +109,7 @@ impl Reply {
 }
 
 /// Polls the connection along with `future`, until that is done.
-async fn drive<F: Future + Unpin>(
-    connection: &mut Option<Pin<Box<Connection<TokioIo<Stream>, SegmentsBody>>>>,
-    mut future: F,
-) -> F::Output {
+async fn drive<F: Future + Unpin>(connection: &mut Driven, mut future: F) -> F::Output {
     poll_fn(|cx| {
         poll_connection(connection, cx);
         Pin::new(&mut future).poll(cx)
@@ -120,7 +119,7 @@ async fn drive<F: Future + Unpin>(
 
 /// Lets the connection read and write. What went wrong with it is told to the exchange that it was carrying, so the
 /// result is of no interest here; a finished connection is dropped, which wakes whoever still waits on it.
-fn poll_connection(connection: &mut Option<Pin<Box<Connection<TokioIo<Stream>, SegmentsBody>>>>, cx: &mut Context<'_>) {
+fn poll_connection(connection: &mut Driven, cx: &mut Context<'_>) {
     if let Some(open) = connection
         && open.as_mut().poll(cx).is_ready()
     {

@@ -230,7 +230,8 @@ impl Builder {
         let tls = self.tls.then(free_port);
         let path = self.dir.path();
         let shown = path.display();
-        let ca = path.join("ca.pem").exists().then(|| format!("ca_file = \"{shown}/ca.pem\"\n")).unwrap_or_default();
+        let trusts = path.join("ca.pem").exists();
+        let ca = if trusts { format!("ca_file = \"{shown}/ca.pem\"\n") } else { String::new() };
         let tls_keys = tls.map(|port| {
             write_certificate(path);
             format!(

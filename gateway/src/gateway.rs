@@ -1,0 +1,159 @@
+//! The parts that the stages work with, put together once, and the settings that a reload exchanges.
+
+use std::{
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use arc_swap::{ArcSwap, Guard};
+
+use crate::{
+    auth::Authenticator,
+    config::Config,
+    dispatch::Dispatcher,
+    error::ApiError,
+    fleet::Fleet,
+    in_flight::InFlight,
+    listener::{ClientLimits, ConnectionLimits, default_max},
+    live::Live,
+    ratelimit::Limiter,
+    telemetry::Telemetry,
+    upstream::Upstream,
+};
+
+/// What the stages work with. Built by `app`; a reload swaps the parts that may change.
+pub struct Gateway {
+    settings: ArcSwap<Settings>,
+    /// Who runs where and when.
+    pub dispatcher: Arc<Dispatcher>,
+    /// The replicas.
+    pub fleet: Arc<Fleet>,
+    /// The keys.
+    pub auth: Arc<Authenticator>,
+    /// The tenants' limits.
+    pub limiter: Arc<Limiter>,
+    /// Metrics.
+    pub telemetry: Arc<Telemetry>,
+    /// What is being answered.
+    pub live: Arc<Live>,
+    /// Requests between their head and their end.
+    pub in_flight: Arc<InFlight>,
+    /// The connections to replicas.
+    pub upstream: Arc<Upstream>,
+    buffered: Arc<AtomicU64>,
+}
+
+/// What a reload replaces as one.
+struct Settings {
+    config: Config,
+    client: Arc<ClientLimits>,
+    connections: Arc<ConnectionLimits>,
+}
+
+impl Gateway {
+    /// The parts put together.
+    pub fn new(
+        config: Config,
+        dispatcher: Arc<Dispatcher>,
+        fleet: Arc<Fleet>,
+        auth: Arc<Authenticator>,
+        limiter: Arc<Limiter>,
+        telemetry: Arc<Telemetry>,
+        upstream: Arc<Upstream>,
+    ) -> Self {
+        Self {
+            settings: ArcSwap::from_pointee(Settings::new(config)),
+            dispatcher,
+            fleet,
+            auth,
+            limiter,
+            telemetry,
+            live: Arc::default(),
+            in_flight: Arc::default(),
+            upstream,
+            buffered: Arc::default(),
+        }
+    }
+
+    /// The current configuration.
+    pub fn config(&self) -> impl Deref<Target = Config> + use<> {
+        ConfigRef(self.settings.load())
+    }
+
+    /// Deadlines and bounds towards clients.
+    pub fn client_limits(&self) -> Arc<ClientLimits> {
+        Arc::clone(&self.settings.load().client)
+    }
+
+    /// Bounds of connections.
+    pub fn connection_limits(&self) -> Arc<ConnectionLimits> {
+        Arc::clone(&self.settings.load().connections)
+    }
+
+    /// Takes over what a reload may change here.
+    pub fn reconfigure(&self, config: Config) {
+        self.settings.store(Arc::new(Settings::new(config)));
+    }
+
+    /// The share of `limits.max_buffered_bytes` that a body takes until its request ends.
+    pub fn hold(&self, bytes: usize) -> Result<Held, ApiError> {
+        let bytes = bytes as u64;
+        let max = self.config().limits.max_buffered_bytes.as_u64();
+        let held = Held { bytes, counted: Arc::clone(&self.buffered) };
+        if self.buffered.fetch_add(bytes, Ordering::Relaxed) + bytes > max {
+            return Err(ApiError::Overloaded("limits.max_buffered_bytes"));
+        }
+        Ok(held)
+    }
+
+    /// Whether to send us requests.
+    pub fn is_ready(&self) -> bool {
+        !self.in_flight.is_draining() && self.fleet.any_ready()
+    }
+}
+
+struct ConfigRef(Guard<Arc<Settings>>);
+
+impl Deref for ConfigRef {
+    type Target = Config;
+    fn deref(&self) -> &Config {
+        &self.0.config
+    }
+}
+
+impl Settings {
+    fn new(config: Config) -> Self {
+        let (server, streams) = (&config.server, &config.streams);
+        let client = Arc::new(ClientLimits {
+            max_body: server.max_body.as_u64(),
+            body_deadline: server.body_deadline,
+            body_deadline_per_64k: server.body_deadline_per_64k,
+            head_after: streams.head_after,
+            keepalive_interval: streams.keepalive_interval,
+            keepalive_json_after: streams.keepalive_json_after,
+        });
+        let connections = Arc::new(ConnectionLimits {
+            max: server.max_connections.unwrap_or_else(default_max),
+            max_per_address: server.max_connections_per_address,
+            header_deadline: server.header_deadline,
+            keepalive: server.keepalive_timeout,
+            write_timeout: server.write_timeout,
+        });
+        Self { config, client, connections }
+    }
+}
+
+/// Bytes held for a request.
+pub struct Held {
+    bytes: u64,
+    counted: Arc<AtomicU64>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.counted.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
