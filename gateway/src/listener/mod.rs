@@ -10,7 +10,7 @@ use std::{
     future::{Future, poll_fn},
     net::{IpAddr, SocketAddr},
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::{Pin, pin},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -176,7 +176,8 @@ impl HttpServerApp for Http {
             session.set_keepalive(None);
         }
         let mut exchange = Exchange::new(session, self.request_id(), self.gateway.client_limits());
-        let panicked = caught(pin!(self.gateway.serve(&mut exchange))).await.is_err();
+        // Boxed: a connection that waits for its next request must not hold the state of one.
+        let panicked = caught(Box::pin(self.gateway.serve(&mut exchange))).await.is_err();
         if panicked {
             self.gateway.telemetry.panic_seen();
             self.gateway.after_panic(&mut exchange).await;
@@ -262,6 +263,6 @@ mod tests {
         .await;
         assert_eq!(outcome, Err::<(), _>(Panicked));
         assert!(returned.load(Ordering::Relaxed));
-        assert_eq!(caught(pin!(async { 7 })).await, Ok(7));
+        assert_eq!(caught(std::pin::pin!(async { 7 })).await, Ok(7));
     }
 }
