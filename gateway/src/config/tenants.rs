@@ -42,11 +42,19 @@ pub struct Limits {
     pub failed_auth_per_minute: u32,
     /// Bodies and answers that the gateway holds at once. 256 MiB.
     pub max_buffered_bytes: ByteSize,
+    /// Resident memory of the process; from 85 % of it on the gateway gives up idle connections, then refuses. `None`: the
+    /// control group's limit, or the machine's memory.
+    pub max_memory: Option<ByteSize>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { tenant: TenantLimits::default(), failed_auth_per_minute: 20, max_buffered_bytes: ByteSize::mib(256) }
+        Self {
+            tenant: TenantLimits::default(),
+            failed_auth_per_minute: 20,
+            max_buffered_bytes: ByteSize::mib(256),
+            max_memory: None,
+        }
     }
 }
 
@@ -55,7 +63,8 @@ impl Section for Limits {
         self.tenant.visit(v);
         v.ranged(live("failed_auth_per_minute"), &mut self.failed_auth_per_minute, 1..=1_000_000);
         let range = ByteSize::mib(1)..=ByteSize::mib(1 << 20);
-        v.ranged(live("max_buffered_bytes"), &mut self.max_buffered_bytes, range);
+        v.ranged(live("max_buffered_bytes"), &mut self.max_buffered_bytes, range.clone());
+        v.ranged(live("max_memory"), &mut self.max_memory, range);
     }
 }
 
