@@ -50,7 +50,7 @@ pub(super) enum AdminError {
     #[error("{0}")]
     NotFound(String),
     /// No such path.
-    #[error("no such path: {0}")]
+    #[error("no such path: {0}; GET /admin/openapi.json describes those that are")]
     NoPath(String),
     /// Not this method.
     #[error("{0} does not work here")]

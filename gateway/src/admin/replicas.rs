@@ -20,12 +20,15 @@ use crate::fleet::{Added, Replica};
 impl Shared {
     /// The replica that a path names by number, name or address.
     fn find(&self, name: &str) -> Result<std::sync::Arc<Replica>, AdminError> {
-        let not_found = || AdminError::NotFound("no replica has that number, name or url".into());
+        let not_found = || {
+            let shown: String = name.chars().filter(|letter| !letter.is_control()).take(200).collect();
+            AdminError::NotFound(format!("no replica has the number, name or url {shown:?}"))
+        };
         self.app.fleet.find(name).ok_or_else(not_found)
     }
 
     fn view(&self, replica: &Replica) -> ReplicaView {
-        ReplicaView::new(replica, &self.app.dispatcher)
+        ReplicaView::new(replica, &self.app)
     }
 }
 

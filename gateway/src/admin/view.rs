@@ -9,10 +9,8 @@ use serde::Serialize;
 use store::{AuditRecord, KeyRecord};
 use utoipa::ToSchema;
 
-use crate::{
-    dispatch::Dispatcher,
-    fleet::{LastProbe, Replica, Transition, route_names},
-};
+use super::AppState;
+use crate::fleet::{LastProbe, Replica, Transition, route_names};
 
 /// A list.
 #[derive(Serialize, ToSchema)]
@@ -38,7 +36,7 @@ pub struct ReplicaView {
     pub state_for_s: f64,
     /// Why it is in this state.
     pub state_reason: &'static str,
-    /// What the last probe found, when that needs attention.
+    /// What keeps it from working, and what to do about it: the last probe's finding, or how its last requests failed.
     pub problem: Option<String>,
     /// Seconds until it may be tried again.
     pub penalty_s: Option<f64>,
@@ -68,6 +66,8 @@ pub struct ReplicaView {
     pub answers: u64,
     /// Failed attempts since it came up.
     pub failures: u64,
+    /// Attempts by how they ended, since this process began: `ok`, and the kinds of failure of `huntgroup_attempts_total`.
+    pub attempts: BTreeMap<&'static str, u64>,
     /// An operator drains it.
     pub draining: bool,
     /// It is drained: nothing runs there, and nothing new will.
@@ -131,7 +131,7 @@ pub struct TransitionView {
     pub to: &'static str,
     /// Why.
     pub reason: &'static str,
-    /// What the last probe had found.
+    /// What was wrong, if it left the service.
     pub detail: Option<String>,
 }
 
@@ -164,14 +164,13 @@ impl From<&Transition> for TransitionView {
 
 impl ReplicaView {
     /// A replica as it is now.
-    pub(super) fn new(replica: &Replica, dispatcher: &Dispatcher) -> Self {
-        let view = dispatcher.replica(replica.id);
+    pub(super) fn new(replica: &Replica, app: &AppState) -> Self {
+        let view = app.dispatcher.replica(replica.id);
         let view = view.as_ref();
         let (facts, past, now) = (replica.facts(), replica.past().clone(), crate::clock::now());
         let state = view.map_or(past.state, |view| view.state);
         let in_flight = view.map_or(0, |view| view.running.len());
         let is_well = matches!(state, ReplicaState::Ready | ReplicaState::Probation | ReplicaState::Draining);
-        let finding = past.probe.as_ref().map(|probe| &probe.finding).filter(|_| !is_well);
         let stated = &replica.stated;
         Self {
             id: replica.id.0,
@@ -180,7 +179,7 @@ impl ReplicaView {
             state: state.name(),
             state_for_s: view.map_or(0.0, |view| now.since(view.since).as_secs_f64()),
             state_reason: view.map_or("", |view| view.why.name()),
-            problem: finding.filter(|finding| finding.name() != "ready").map(ToString::to_string),
+            problem: if is_well { None } else { app.fleet.complaint(replica) },
             penalty_s: view.and_then(|view| view.penalty_until).map(|until| until.since(now).as_secs_f64()),
             models: facts.models.iter().map(|model| model.name.to_string()).collect(),
             model_names: facts
@@ -200,6 +199,7 @@ impl ReplicaView {
             decode_tokens_per_second: view.and_then(|view| view.decode_rate),
             answers: view.map_or(0, |view| view.outcomes.0),
             failures: view.map_or(0, |view| view.outcomes.1),
+            attempts: app.telemetry.attempts(&replica.label).into_iter().collect(),
             draining: past.draining,
             drained: past.draining && in_flight == 0,
             removing: past.leaving,

@@ -26,7 +26,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// Not an address that a replica may have.
-    #[error("the url {0}")]
+    #[error("url: {0}")]
     Url(#[from] UrlError),
     /// No such replica.
     #[error("no such replica")]

@@ -7,6 +7,7 @@
 //! | `url` | [`ReplicaUrl`]: an address that cannot be odd |
 //! | `models`, `naming` | which names clients may use, and which replica's name each is |
 //! | `dialect`, `answer`, `listing`, `probe`, `finding` | what an engine says about itself, and what that means |
+//! | `complaint` | why a replica gets no work, in words |
 //! | `change`, `reconcile` | what operators and the configuration do to the pool |
 //! | `watch` | the background task: probes in time, the scheduler's effects |
 //! | `feed` | pool changes for those who watch |
@@ -16,6 +17,7 @@
 
 mod answer;
 mod change;
+mod complaint;
 mod dialect;
 mod feed;
 mod finding;

@@ -16,7 +16,7 @@ use super::{
     listing::{Listing, llama_context, read_listing},
     naming::Reported,
 };
-use crate::upstream::{Endpoint, Failure, Upstream};
+use crate::upstream::{Endpoint, Upstream};
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
@@ -98,14 +98,14 @@ struct Prober<'a> {
 impl Prober<'_> {
     async fn get(&self, path: &str) -> Step<Answer> {
         let Question { endpoint, key, limit, .. } = self.question;
-        self.upstream.get(endpoint, path, key, limit).await.map(|fetched| Answer::read(&fetched)).map_err(failed)
+        self.upstream.get(endpoint, path, key, limit).await.map(|fetched| Answer::read(&fetched)).map_err(Finding::from)
     }
 
     async fn post_nothing(&self, path: &str) -> Step<Answer> {
         let Question { endpoint, key, limit, .. } = self.question;
         let body = bytes::Bytes::from_static(b"{}");
         let answer = self.upstream.post_json(endpoint, path, key, body, limit).await;
-        answer.map(|fetched| Answer::read(&fetched)).map_err(failed)
+        answer.map(|fetched| Answer::read(&fetched)).map_err(Finding::from)
     }
 
     /// Asks an engine in its own way.
@@ -311,25 +311,6 @@ impl Prober<'_> {
         }
         let Listing { models, context_tokens, .. } = listing;
         Ok(Some(Learned { models, context_tokens, routes: dialect.routes(), ..Learned::default() }))
-    }
-}
-
-/// What a failed exchange says about the replica.
-fn failed(failure: Failure) -> Finding {
-    let text = failure.to_string();
-    if failure.is_timeout() {
-        Finding::TimedOut
-    } else if failure.forbidden() {
-        Finding::Forbidden(text)
-    } else if failure.hard().is_some() {
-        Finding::Unreachable(text)
-    } else if matches!(failure, Failure::Local(_)) {
-        Finding::NotAsked(text)
-    } else if matches!(failure, Failure::Request(_)) {
-        // The only part of a probe that an operator writes is the key.
-        Finding::WrongKey { status: 401 }
-    } else {
-        Finding::Broken(text)
     }
 }
 

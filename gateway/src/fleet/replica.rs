@@ -134,7 +134,7 @@ pub struct Transition {
     pub to: ReplicaState,
     /// Why.
     pub why: ChangeReason,
-    /// What the last probe had found, if that was the reason.
+    /// What was wrong, if it left the service.
     pub detail: Option<String>,
 }
 

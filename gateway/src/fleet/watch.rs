@@ -163,38 +163,38 @@ impl Fleet {
 
     fn note_change(&self, id: ReplicaId, from: ReplicaState, to: ReplicaState, why: ChangeReason) {
         let Some(replica) = self.replica(id) else { return };
-        let detail = {
-            let mut past = replica.past();
-            let seen = past.probe.as_ref().map(|last| &last.finding).filter(|finding| **finding != Finding::Ready);
-            let by_probe = matches!(why, ChangeReason::Probe | ChangeReason::Misconfigured | ChangeReason::Loading);
-            let detail = seen.filter(|_| by_probe).map(Finding::to_string);
-            past.note(Transition { at_ms: now_ms(), from, to, why, detail: detail.clone() });
-            detail
+        let detail = match to {
+            ReplicaState::Ready | ReplicaState::Probation | ReplicaState::Draining => None,
+            _ => self.complaint(&replica),
         };
+        replica.past().note(Transition { at_ms: now_ms(), from, to, why, detail: detail.clone() });
         self.telemetry.replica_changed(&replica.label, to.name(), why.name());
-        let (label, why_name) = (&*replica.label, why.name());
-        let detail_text = detail.as_deref().unwrap_or_default();
+        let (label, why_name, detail_text) = (&replica.label, why.name(), detail.as_deref());
+        let replica = &**label;
+        let (from_name, to_name) = (from.name(), to.name());
         match to {
             ReplicaState::Out | ReplicaState::Misconfigured => {
                 tracing::warn!(
-                    replica = label,
-                    from = from.name(),
-                    to = to.name(),
+                    replica,
+                    from = from_name,
+                    to = to_name,
                     why = why_name,
                     detail = detail_text,
                     "replica changed"
                 );
             }
-            _ => tracing::info!(
-                replica = label,
-                from = from.name(),
-                to = to.name(),
-                why = why_name,
-                detail = detail_text,
-                "replica changed"
-            ),
+            _ => {
+                tracing::info!(
+                    replica,
+                    from = from_name,
+                    to = to_name,
+                    why = why_name,
+                    detail = detail_text,
+                    "replica changed"
+                );
+            }
         }
-        self.feed.send(id, &replica.label, PoolChange::State { from, to, why, detail });
+        self.feed.send(id, label, PoolChange::State { from, to, why, detail });
         self.heard.notify_waiters();
     }
 

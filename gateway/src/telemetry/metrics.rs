@@ -103,6 +103,8 @@ struct ReplicaSeries {
     /// The last scrape did not find the replica in the pool.
     missed: AtomicBool,
     attempts: Mutex<Vec<(&'static str, IntCounter)>>,
+    /// How the last attempt ended that failed by the replica's fault.
+    failure: Mutex<Option<&'static str>>,
     changes: Mutex<Vec<(&'static str, &'static str)>>,
 }
 
@@ -183,6 +185,9 @@ impl Telemetry {
     /// An attempt ended. [`RequestRecord`](super::RequestRecord) calls this for the attempts of its request.
     pub fn attempt(&self, replica: &Arc<str>, outcome: &'static str) {
         let (label, series) = self.replica(replica);
+        if outcome != names::OUTCOME_OK && !names::BLAMELESS.contains(&outcome) {
+            *series.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        }
         let mut attempts = series.attempts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, counter)) = attempts.iter().find(|(known, _)| *known == outcome) {
             return counter.inc();
@@ -190,6 +195,19 @@ impl Telemetry {
         let counter = self.families.attempts.with_label_values(&[&*label, outcome]);
         counter.inc();
         attempts.push((outcome, counter));
+    }
+
+    /// How many attempts ended how on a replica, since this process began.
+    pub fn attempts(&self, replica: &str) -> Vec<(&'static str, u64)> {
+        let Some(series) = self.replicas.get(replica).map(|entry| Arc::clone(entry.value())) else { return Vec::new() };
+        let attempts = series.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        attempts.iter().map(|(outcome, counter)| (*outcome, counter.get())).collect()
+    }
+
+    /// How the last attempt ended that failed by the replica's fault.
+    pub fn last_failure(&self, replica: &str) -> Option<&'static str> {
+        let series = self.replicas.get(replica).map(|entry| Arc::clone(entry.value()))?;
+        *series.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Slot time went into an attempt that brought no whole answer. [`RequestRecord`](super::RequestRecord) calls this for

@@ -59,6 +59,9 @@ pub const OUTCOME_OK: &str = "ok";
 pub const OUTCOME_CLIENT_GONE: &str = "client_gone";
 /// Outcome of a request that a panic ended, and of the attempt that ran then.
 pub const OUTCOME_PANIC: &str = "panic";
+/// Outcomes of attempts that are no fault of their replica, besides [`OUTCOME_OK`].
+pub const BLAMELESS: [&str; 6] =
+    [OUTCOME_CLIENT_GONE, OUTCOME_PANIC, "cancelled", "local", "request_fault", "context_exceeded"];
 
 /// Reasons of refusals that are there from the start, at 0; see `metrics`.
 pub const SHED_REASONS: [&str; 5] = ["no_capacity", "queue_full", "overloaded", "deadline_exceeded", "draining"];

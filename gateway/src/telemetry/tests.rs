@@ -210,6 +210,19 @@ fn labels_stay_bounded_whatever_phones_claim_to_serve() {
 }
 
 #[test]
+fn how_a_replica_failed_last_is_known_until_it_is_forgotten() {
+    let telemetry = telemetry();
+    let replica = Arc::from("p");
+    for outcome in [names::OUTCOME_OK, "status", names::OUTCOME_OK, names::OUTCOME_CLIENT_GONE] {
+        telemetry.attempt(&replica, outcome);
+    }
+    assert_eq!(telemetry.last_failure("p"), Some("status"));
+    assert_eq!(telemetry.attempts("p"), [("ok", 2), ("status", 1), ("client_gone", 1)]);
+    telemetry.forget_replica("p");
+    assert_eq!((telemetry.last_failure("p"), telemetry.attempts("p").len()), (None, 0));
+}
+
+#[test]
 fn a_replica_that_is_gone_leaves_no_series_not_even_by_a_late_attempt() {
     let telemetry = busy_telemetry();
     let here = [("replica", "gone")];
