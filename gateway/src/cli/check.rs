@@ -10,6 +10,13 @@ use crate::config::{self, Auth, Config, ConfigErrors, Overrides};
 
 /// Flags of `huntgroup check`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  huntgroup check --config huntgroup.toml
+  huntgroup check --config huntgroup.toml && kill -HUP \"$(cat huntgroup.pid)\"
+
+Exits with 0 if the gateway would start with it, with 1 if not. Every key with its default and its
+reason is in config/huntgroup.toml.")]
 pub struct CheckArgs {
     /// The file to check
     #[arg(long, value_name = "FILE")]
@@ -39,8 +46,12 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result
 fn refuse(errors: &ConfigErrors, err: &mut dyn Write) -> Result<u8, CliError> {
     writeln!(err, "{errors}")?;
     let count = errors.mistakes.len();
-    writeln!(err, "{count} mistake{}", if count == 1 { "" } else { "s" })?;
+    writeln!(err, "{count} mistake{}", plural(count))?;
     Ok(1)
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 /// Files that are opened later, and could be opened now.
@@ -68,7 +79,9 @@ fn summary(path: &Path, config: &Config) -> String {
     let keys: usize = config.tenants.values().map(|tenant| tenant.keys.len()).sum();
     let auth = match server.auth {
         Auth::Required => {
-            format!("{} tenants with {keys} keys here; others are made with `keys create`", config.tenants.len())
+            let tenants = config.tenants.len();
+            let (s, t) = (plural(keys), plural(tenants));
+            format!("{tenants} tenant{t} with {keys} key{s} here; others are made with `huntgroup keys create`")
         }
         Auth::None => "no keys: everybody may ask".into(),
     };

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     client::{AdminArgs, AdminClient, CliError},
-    table::{Align, Table, printable},
+    table::{Align, Table, cell, names, print_json},
 };
 use crate::config::Moment;
 
@@ -39,6 +39,13 @@ pub enum KeysCommand {
 
 /// Flags of `keys create`.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  huntgroup keys create --tenant backend
+  huntgroup keys create --tenant guard --models qwen3.5-0.8b,laya --rpm 600 > guard.key
+  huntgroup keys create --tenant nightly --class batch --max-class batch --max-in-flight 20
+
+The key alone goes to standard output, the remark about it to standard error.")]
 pub struct CreateArgs {
     /// Whose key: a tenant of the configuration, or a new name
     #[arg(long, value_name = "NAME")]
@@ -59,10 +66,10 @@ pub struct CreateArgs {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_queued: Option<u32>,
     /// How urgent its requests are that do not say: interactive, standard or batch [default: its tenant's]
-    #[arg(long, value_parser = class)]
+    #[arg(long, value_name = "CLASS", value_parser = class)]
     pub class: Option<&'static str>,
     /// The most urgent class it may ask for [default: its tenant's]
-    #[arg(long, value_parser = class)]
+    #[arg(long, value_name = "CLASS", value_parser = class)]
     pub max_class: Option<&'static str>,
     /// Print JSON
     #[arg(long)]
@@ -74,6 +81,13 @@ pub struct CreateArgs {
 
 /// Flags of `keys list`.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  huntgroup keys list
+  huntgroup keys list --tenant backend --all
+  huntgroup keys list --json
+
+Keys that stand in the configuration are not listed. A - means: as its tenant.")]
 pub struct ListArgs {
     /// Only this tenant's
     #[arg(long, value_name = "NAME")]
@@ -91,6 +105,11 @@ pub struct ListArgs {
 
 /// Flags of `keys revoke`.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  huntgroup keys revoke 3
+
+Requests that run already are finished.")]
 pub struct RevokeArgs {
     /// The key's number, as `keys list` shows it
     pub id: u32,
@@ -104,7 +123,7 @@ pub struct RevokeArgs {
 
 /// A class by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("interactive, standard or batch")]
+#[error("must be interactive, standard or batch")]
 struct NoClass;
 
 fn class(name: &str) -> Result<&'static str, NoClass> {
@@ -143,11 +162,11 @@ async fn create(
     body.extend(stated.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
     let made = client.post("/admin/keys", &Value::Object(body)).await?;
     if args.json {
-        return print_json(out, &made);
+        return Ok(print_json(out, &made)?);
     }
     // The key alone goes to the output, so that it can be piped into a file or a secret store.
-    writeln!(out, "{}", text(&made, "key"))?;
-    let (id, tenant) = (text(&made, "id"), text(&made, "tenant"));
+    writeln!(out, "{}", cell(&made, "key"))?;
+    let (id, tenant) = (cell(&made, "id"), cell(&made, "tenant"));
     writeln!(err, "This is key {id} of tenant {tenant}. Keep it: it is not kept here and not shown again.")?;
     Ok(())
 }
@@ -161,7 +180,7 @@ async fn list(client: &AdminClient, args: &ListArgs, out: &mut dyn Write) -> Res
     };
     let keys: Vec<Value> = all.into_iter().filter(wanted).collect();
     if args.json {
-        return print_json(out, &json!({ "object": "list", "data": keys }));
+        return Ok(print_json(out, &json!({ "object": "list", "data": keys }))?);
     }
     let mut table = Table::new(&[
         ("ID", Align::Right),
@@ -176,22 +195,23 @@ async fn list(client: &AdminClient, args: &ListArgs, out: &mut dyn Write) -> Res
         ("REVOKED", Align::Left),
     ]);
     for key in &keys {
-        let models: Vec<&str> = key["models"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         table.row([
-            text(key, "id"),
-            text(key, "tenant"),
-            format!("{}…", text(key, "prefix")),
-            text(key, "requests_per_minute"),
-            text(key, "tokens_per_minute"),
-            text(key, "max_in_flight"),
-            text(key, "class"),
-            if models.is_empty() { "-".into() } else { models.join(",") },
+            cell(key, "id"),
+            cell(key, "tenant"),
+            format!("{}…", cell(key, "prefix")),
+            cell(key, "requests_per_minute"),
+            cell(key, "tokens_per_minute"),
+            cell(key, "max_in_flight"),
+            cell(key, "class"),
+            names(&key["models"]),
             moment(key, "created_at"),
             moment(key, "revoked_at"),
         ]);
     }
     if table.is_empty() {
-        writeln!(out, "No keys. Make one: huntgroup keys create --tenant NAME")?;
+        let filtered = args.tenant.is_some() && answer["data"].as_array().is_some_and(|all| !all.is_empty());
+        let what = if filtered { "No such key" } else { "No keys but those of the configuration" };
+        writeln!(out, "{what}. Make one: huntgroup keys create --tenant NAME")?;
         return Ok(());
     }
     Ok(table.write(out)?)
@@ -200,24 +220,10 @@ async fn list(client: &AdminClient, args: &ListArgs, out: &mut dyn Write) -> Res
 async fn revoke(client: &AdminClient, args: &RevokeArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let ended = client.delete(&format!("/admin/keys/{}", args.id)).await?;
     if args.json {
-        return print_json(out, &ended);
+        return Ok(print_json(out, &ended)?);
     }
     writeln!(out, "Key {} is revoked.", args.id)?;
     Ok(())
-}
-
-fn print_json(out: &mut dyn Write, value: &Value) -> Result<(), CliError> {
-    writeln!(out, "{value:#}")?;
-    Ok(())
-}
-
-/// A field as a cell; `-` when it is not there.
-fn text(object: &Value, field: &str) -> String {
-    match &object[field] {
-        Value::Null => "-".into(),
-        Value::String(text) => printable(text),
-        other => other.to_string(),
-    }
 }
 
 fn moment(object: &Value, field: &str) -> String {

@@ -163,6 +163,30 @@ mod tests {
     }
 
     #[test]
+    fn every_command_has_examples_that_it_understands_and_help_that_fits_a_terminal() {
+        fn walk(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name()).trim().to_owned();
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let mut found = 0;
+            for line in after.lines() {
+                assert!(line.chars().count() <= 100, "{path}: {line}");
+                // An example, without its remark and without what a shell does with it.
+                let Some(example) = line.strip_prefix("  ") else { continue };
+                let call =
+                    example.split("   ").next().unwrap_or_default().split(['>', '|', '&']).next().unwrap_or_default();
+                found += 1;
+                let parsed = Cli::try_parse_from(call.split_whitespace());
+                assert!(parsed.is_ok(), "{path}: {call}: {}", parsed.err().map(|e| e.to_string()).unwrap_or_default());
+            }
+            assert!(found > 0, "{path} has no examples");
+            for inner in command.get_subcommands() {
+                walk(inner, &path);
+            }
+        }
+        walk(&Cli::command(), "");
+    }
+
+    #[test]
     fn the_help_shows_every_command_and_examples() {
         let help = Cli::command().render_long_help().to_string();
         for word in ["serve", "check", "replicas", "keys", "demo", "Examples:"] {

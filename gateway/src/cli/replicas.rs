@@ -9,15 +9,19 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
+use scheduler::ReplicaState;
 use serde_json::{Map, Value, json};
 
 use super::{
     client::{AdminArgs, AdminClient, CliError},
-    table::{Align, Table, printable},
+    table::{Align, Table, cell, names, print_json, printable},
 };
-use crate::config::{
-    Moment,
-    secret::{self, Secret, Sources},
+use crate::{
+    config::{
+        Moment,
+        secret::{self, Secret, Sources},
+    },
+    fleet::Dialect,
 };
 
 /// Between two looks while waiting for a drain. 500 ms: an operator watches.
@@ -50,7 +54,7 @@ enum ReplicasCommand {
     /// Give a replica no new work; what runs there may end
     Drain(DrainArgs),
     /// Give a drained replica work again
-    Undrain(OneArgs),
+    Undrain(UndrainArgs),
     /// Remove a replica, drained first
     Remove(RemoveArgs),
     /// Add many: a list made with `replicas list --json`, or by the Laya app's deploy script
@@ -68,9 +72,17 @@ struct Common {
 }
 
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  huntgroup replicas list
+  huntgroup replicas list --state out
+  huntgroup replicas list --model qwen3.5-4b --json
+
+BUSY: requests that run there, of its slots. READ/S, WRITE/S: tokens a second, measured from
+traffic. GOOD, BAD: whole answers, and failed attempts, since it came up.")]
 struct ListArgs {
     /// Only replicas in this state
-    #[arg(long, value_name = "STATE")]
+    #[arg(long, value_name = "STATE", value_parser = ReplicaState::ALL.map(ReplicaState::name))]
     state: Option<String>,
     /// Only replicas of this model
     #[arg(long, value_name = "MODEL")]
@@ -97,8 +109,8 @@ struct StatedArgs {
     /// The key it wants, by reference: env:NAME or file:PATH
     #[arg(long, value_name = "REF")]
     api_key: Option<String>,
-    /// The engine: llama, qvac, mnn, mnn_app, laya or openai
-    #[arg(long, value_name = "NAME")]
+    /// The engine
+    #[arg(long, value_name = "NAME", value_parser = Dialect::ALL.map(Dialect::name))]
     dialect: Option<String>,
     /// A word for operators; may be given more than once
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
@@ -112,6 +124,13 @@ struct StatedArgs {
 }
 
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  huntgroup replicas add https://0123456789abcdef.acu.run
+  huntgroup replicas add https://0123456789abcdef.acu.run --name pixel-7 --slots 2 --label room=4
+  huntgroup replicas add https://0123456789abcdef.acu.run --model qwen3.5-4b=/models/q.gguf
+
+An address that is there already is stated anew.")]
 struct AddArgs {
     /// https://HOST[:PORT], nothing more
     url: String,
@@ -122,13 +141,17 @@ struct AddArgs {
 }
 
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  huntgroup replicas patch pixel-7 --api-key env:PHONE_KEY
+  huntgroup replicas patch pixel-7 --model qwen3.5-9b
+  huntgroup replicas patch 3 --expires-at 2027-01-31T18:00:00Z --clear slots")]
 struct PatchArgs {
     /// Number, name or URL
     replica: String,
     #[command(flatten)]
     stated: StatedArgs,
-    /// Take a statement back, so that probing finds it: models, slots, context_tokens, api_key, dialect, labels,
-    /// expires_at or cost_acu_per_day; may be given more than once
+    /// Take a statement back, so that probing finds it; may be given more than once
     #[arg(long = "clear", value_name = "FIELD", value_parser = CLEARABLE)]
     clear: Vec<String>,
     #[command(flatten)]
@@ -139,6 +162,10 @@ const CLEARABLE: [&str; 8] =
     ["models", "slots", "context_tokens", "api_key", "dialect", "labels", "expires_at", "cost_acu_per_day"];
 
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  huntgroup replicas drain pixel-7 --wait
+  huntgroup replicas drain 3 --deadline 60 --wait")]
 struct DrainArgs {
     /// Number, name or URL
     replica: String,
@@ -153,7 +180,10 @@ struct DrainArgs {
 }
 
 #[derive(Clone, Debug, Args)]
-struct OneArgs {
+#[command(after_help = "\
+Examples:
+  huntgroup replicas undrain pixel-7")]
+struct UndrainArgs {
     /// Number, name or URL
     replica: String,
     #[command(flatten)]
@@ -161,6 +191,10 @@ struct OneArgs {
 }
 
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  huntgroup replicas remove pixel-7
+  huntgroup replicas remove 3 --force")]
 struct RemoveArgs {
     /// Number, name or URL
     replica: String,
@@ -172,6 +206,13 @@ struct RemoveArgs {
 }
 
 #[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  huntgroup replicas import pool.json
+  huntgroup replicas list --json | huntgroup replicas import - --admin http://127.0.0.1:9191
+
+Takes what `replicas list --json` prints, or the list of the Laya app's deploy script. Keys of
+replicas are in no list. What can't be taken is told, and the rest is.")]
 struct ImportArgs {
     /// The list; - reads standard input
     file: PathBuf,
@@ -276,16 +317,12 @@ fn path(replica: &str, action: &str) -> String {
 
 fn tell(out: &mut dyn Write, common: &Common, replica: &Value, what: &str) -> Result<(), CliError> {
     if common.json {
-        return print_json(out, replica);
+        return Ok(print_json(out, replica)?);
     }
-    writeln!(
-        out,
-        "{} (number {}, {}) {what}; state: {}.",
-        text(replica, "name"),
-        text(replica, "id"),
-        text(replica, "url"),
-        text(replica, "state")
-    )?;
+    let state = cell(replica, "state");
+    let state = if state == "draining" { String::new() } else { format!("; state: {state}") };
+    let [name, id, url] = ["name", "id", "url"].map(|field| cell(replica, field));
+    writeln!(out, "{name} (number {id}, {url}) {what}{state}.")?;
     Ok(())
 }
 
@@ -296,12 +333,16 @@ async fn list(client: &AdminClient, args: &ListArgs, out: &mut dyn Write) -> Res
         let model = |wanted: &str| replica["models"].as_array().is_some_and(|all| all.iter().any(|one| one == wanted));
         args.state.as_deref().is_none_or(|state| replica["state"] == state) && args.model.as_deref().is_none_or(model)
     };
+    let count = all.len();
     let replicas: Vec<Value> = all.into_iter().filter(wanted).collect();
     if args.common.json {
-        return print_json(out, &json!({ "object": "list", "data": replicas }));
+        return Ok(print_json(out, &json!({ "object": "list", "data": replicas }))?);
     }
     if replicas.is_empty() {
-        writeln!(out, "No replicas. Add one: huntgroup replicas add https://HOST")?;
+        match count {
+            0 => writeln!(out, "No replicas. Add one: huntgroup replicas add https://HOST")?,
+            _ => writeln!(out, "No such replica among {count}.")?,
+        }
         return Ok(());
     }
     let mut table = Table::new(&[
@@ -321,25 +362,48 @@ async fn list(client: &AdminClient, args: &ListArgs, out: &mut dyn Write) -> Res
     for replica in &replicas {
         table.row(row(replica));
     }
-    Ok(table.write(out)?)
+    table.write(out)?;
+    if replicas.len() > 1 {
+        writeln!(out, "{}", summary(&replicas))?;
+    }
+    Ok(())
+}
+
+/// `21 replicas: 9 ready, 3 out`.
+fn summary(replicas: &[Value]) -> String {
+    let count = |state: ReplicaState| replicas.iter().filter(|replica| replica["state"] == state.name()).count();
+    let counts = ReplicaState::ALL.map(|state| (count(state), state.name()));
+    let parts = counts.into_iter().filter(|(count, _)| *count > 0).map(|(count, state)| format!("{count} {state}"));
+    format!("{} replicas: {}", replicas.len(), parts.collect::<Vec<_>>().join(", "))
+}
+
+/// What to know about a replica besides numbers: why it gets no work, and what comes next.
+fn note(replica: &Value) -> String {
+    let next = match replica["penalty_s"].as_f64() {
+        Some(seconds) if replica["state"] == "out" => format!("tried again in {}", length(seconds)),
+        _ if replica["removing"] == true => "is removed once it is empty".into(),
+        _ if replica["drained"] == true => "drained: nothing runs there".into(),
+        _ => String::new(),
+    };
+    let parts = [replica["problem"].as_str().unwrap_or_default(), &next];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
 
 fn row(replica: &Value) -> [String; 12] {
-    let models: Vec<&str> = replica["models"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let rate = |field: &str| replica[field].as_f64().map_or_else(|| "-".into(), |rate| format!("{rate:.1}"));
     [
-        text(replica, "id"),
-        text(replica, "name"),
-        text(replica, "state"),
+        cell(replica, "id"),
+        cell(replica, "name"),
+        cell(replica, "state"),
         replica["state_for_s"].as_f64().map_or_else(|| "-".into(), length),
-        format!("{}/{}", text(replica, "in_flight"), text(replica, "slots")),
-        if models.is_empty() { "-".into() } else { models.join(",") },
-        text(replica, "dialect"),
+        format!("{}/{}", cell(replica, "in_flight"), cell(replica, "slots")),
+        names(&replica["models"]),
+        cell(replica, "dialect"),
         rate("prefill_tokens_per_second"),
         rate("decode_tokens_per_second"),
-        text(replica, "answers"),
-        text(replica, "failures"),
-        replica["problem"].as_str().unwrap_or_default().to_owned(),
+        cell(replica, "answers"),
+        cell(replica, "failures"),
+        note(replica),
     ]
 }
 
@@ -364,12 +428,12 @@ async fn drain(
     let body = args.deadline.map_or_else(|| json!({}), |seconds| json!({ "deadline_s": seconds }));
     let mut replica = client.post(&path(&args.replica, "/drain"), &body).await?;
     // From here on by number: that never means another one.
-    let path = path(&text(&replica, "id"), "");
+    let path = path(&cell(&replica, "id"), "");
     let mut shown = None;
     while args.wait && replica["drained"] != true {
         let running = replica["in_flight"].as_u64();
         if running != shown {
-            writeln!(err, "{}: {} still running", text(&replica, "name"), text(&replica, "in_flight"))?;
+            writeln!(err, "{}: {} still running", cell(&replica, "name"), cell(&replica, "in_flight"))?;
             shown = running;
         }
         tokio::time::sleep(look_every).await;
@@ -386,7 +450,7 @@ async fn remove(client: &AdminClient, args: &RemoveArgs, out: &mut dyn Write) ->
     let query = if args.force { "?force=true" } else { "" };
     let removed = client.delete(&path(&args.replica, query)).await?;
     if args.common.json {
-        return print_json(out, &removed);
+        return Ok(print_json(out, &removed)?);
     }
     let what = if removed["deleted"] == true { "is removed" } else { "is draining and goes once it is empty" };
     writeln!(out, "{} {what}.", printable(&args.replica))?;
@@ -428,30 +492,12 @@ async fn import(
             err,
             "number {} of the list: {}",
             item["index"].as_u64().unwrap_or_default() + 1,
-            text_of(&item["reason"])
+            cell(item, "reason")
         )?;
     }
     match refused.len() {
         0 => Ok(()),
         count => Err(CliError::Refused { status: 400, message: format!("{count} of the list could not be taken") }),
-    }
-}
-
-fn print_json(out: &mut dyn Write, value: &Value) -> Result<(), CliError> {
-    writeln!(out, "{value:#}")?;
-    Ok(())
-}
-
-/// A field as a cell; `-` when it is not there.
-fn text(object: &Value, field: &str) -> String {
-    text_of(&object[field])
-}
-
-fn text_of(value: &Value) -> String {
-    match value {
-        Value::Null => "-".into(),
-        Value::String(text) => printable(text),
-        other => other.to_string(),
     }
 }
 
@@ -490,8 +536,20 @@ ID  NAME  STATE    FOR  BUSY  MODELS  ENGINE  READ/S  WRITE/S  GOOD  BAD  NOTE
  3  abc   ready  1h02m   1/2  tiny    llama     85.2        -     7    1
 ";
         assert_eq!(listed(&["list"]).await, expected);
-        assert!(listed(&["list", "--state", "out"]).await.starts_with("No replicas."));
+        assert!(listed(&["list", "--state", "out"]).await.starts_with("No such replica among 1."));
         gateway.asked();
+    }
+
+    #[test]
+    fn a_note_says_why_and_what_comes_next_and_the_summary_counts_states() {
+        let out = json!({"state": "out", "problem": "nobody accepts the connection", "penalty_s": 75.2});
+        let drained = json!({"state": "draining", "draining": true, "drained": true, "problem": null});
+        let leaving = json!({"state": "draining", "draining": true, "removing": true});
+        assert_eq!(note(&out), "nobody accepts the connection; tried again in 1m15s");
+        assert_eq!(note(&drained), "drained: nothing runs there");
+        assert_eq!(note(&leaving), "is removed once it is empty");
+        assert_eq!(note(&json!({"state": "ready", "penalty_s": null})), "");
+        assert_eq!(summary(&[out, drained, leaving]), "3 replicas: 1 out, 2 draining");
     }
 
     #[tokio::test]

@@ -20,9 +20,10 @@ const LOG_VARIABLE: &str = "HUNTGROUP_LOG";
 Examples:
   huntgroup serve --config huntgroup.toml
   huntgroup serve --replica https://0123456789abcdef.acu.run --listen 127.0.0.1:8080
+  huntgroup serve --config huntgroup.toml --upgrade        beside the running one, in its place
 
-Signals: TERM and INT drain and leave once nothing is in flight (a second one leaves at once), HUP reads the
-configuration again, QUIT hands the listeners to a process started with --upgrade.
+Signals: TERM and INT drain and leave once nothing is in flight (a second one leaves at once), HUP
+reads the configuration again, QUIT hands the listeners to a process started with --upgrade.
 HUNTGROUP_LOG sets a log filter, such as info,huntgroup::fleet=debug.")]
 pub struct ServeArgs {
     /// Configuration file; without one the defaults hold

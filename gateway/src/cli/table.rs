@@ -1,6 +1,8 @@
-//! Tables for people: aligned columns, nothing a terminal could take for a command.
+//! Output for people and for scripts: tables with aligned columns, nothing a terminal could take for a command; JSON.
 
 use std::io::{self, Write};
+
+use serde_json::Value;
 
 /// How a column is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,29 @@ impl Table {
         }
         Ok(())
     }
+}
+
+/// A field of an answer as a cell; `-` when it is not there.
+pub fn cell(object: &Value, field: &str) -> String {
+    match &object[field] {
+        Value::Null => "-".into(),
+        Value::String(text) => printable(text),
+        other => other.to_string(),
+    }
+}
+
+/// Names in one cell; `-` when there are none.
+pub fn names(list: &Value) -> String {
+    let names: Vec<&str> = list.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if names.is_empty() { "-".into() } else { names.join(",") }
+}
+
+/// Writes an answer for scripts.
+///
+/// # Errors
+/// The output can't be written.
+pub fn print_json(out: &mut dyn Write, value: &Value) -> io::Result<()> {
+    writeln!(out, "{value:#}")
 }
 
 /// The text with everything escaped that is not a visible character or a space.

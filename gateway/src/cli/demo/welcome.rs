@@ -36,7 +36,12 @@ async fn ready(stage: &Stage, admin: &crate::upstream::Endpoint) -> usize {
 /// Shows how to use it.
 pub(super) fn show(stage: &Stage, phones: &Phones) {
     let models = phones.models();
-    say(&text(stage.public, stage.admin, &stage.key, stage.token.as_deref(), phones.count(), &models));
+    say(&text(stage.public, stage.admin, &stage.key, stage.token.as_deref(), phones.count(), &models, &program()));
+}
+
+/// How to call this program again from where it was called: with cargo it is not on the PATH.
+fn program() -> String {
+    std::env::args().next().filter(|name| !name.contains(char::is_whitespace)).unwrap_or_else(|| "huntgroup".into())
 }
 
 /// How a client on this machine writes an address.
@@ -52,6 +57,7 @@ fn text(
     token: Option<&str>,
     phones: usize,
     models: &[&str],
+    program: &str,
 ) -> String {
     let (public, admin) = (shown(public), shown(admin));
     let model = models.first().copied().unwrap_or_default();
@@ -78,10 +84,10 @@ client = OpenAI(base_url="http://{public}/v1", api_key="{key}")
 answer = client.chat.completions.create(model="{model}", messages=[{{"role": "user", "content": "What is a hunt group?"}}])
 print(answer.choices[0].message.content)
 
-The phones:
+The phones, from another terminal:
 
-  {environment}huntgroup replicas list --admin http://{admin}
-  {environment}huntgroup replicas drain phone-01 --wait --admin http://{admin}
+  {environment}{program} replicas list --admin http://{admin}
+  {environment}{program} replicas drain phone-01 --wait --admin http://{admin}
 
 Ctrl-C ends it."#
     )
@@ -95,7 +101,7 @@ mod tests {
     fn the_examples_hold_the_address_the_key_and_a_model() {
         let public = "0.0.0.0:8080".parse().unwrap();
         let admin = "[::1]:9091".parse().unwrap();
-        let text = text(public, admin, "hg-key", None, 1, &["tiny", "big"]);
+        let text = text(public, admin, "hg-key", None, 1, &["tiny", "big"], "target/release/huntgroup");
         for part in [
             "1 simulated phone behind",
             "Models: tiny, big",
@@ -103,7 +109,7 @@ mod tests {
             "Bearer hg-key",
             r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"What is a hunt group?"}]}"#,
             r#"api_key="hg-key""#,
-            "http://[::1]:9091",
+            "  target/release/huntgroup replicas list --admin http://[::1]:9091",
         ] {
             assert!(text.contains(part), "{part}\n{text}");
         }
