@@ -6,7 +6,7 @@ use scheduler::{HealthConfig, Policy, QueueConfig, RetryConfig, SchedulerConfig}
 
 use super::{
     bytes::ByteSize,
-    visit::{Section, Visitor, live, restart},
+    visit::{Section, Visitor, live},
 };
 
 const fn seconds(count: u64) -> Duration {
@@ -54,7 +54,7 @@ impl Default for Pool {
 
 impl Section for Pool {
     fn visit<V: Visitor>(&mut self, v: &mut V) {
-        v.value(restart("ca_file"), &mut self.ca_file);
+        v.value(live("ca_file"), &mut self.ca_file);
         v.value(live("allow_private"), &mut self.allow_private);
         v.value(live("allow_http"), &mut self.allow_http);
         v.list(live("url_suffixes"), &mut self.url_suffixes);
