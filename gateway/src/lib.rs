@@ -24,6 +24,6 @@ pub mod clock;
 pub mod error;
 pub mod gateway;
 pub mod in_flight;
-pub mod pressure;
 pub mod live;
+pub mod pressure;
 pub mod shutdown;
