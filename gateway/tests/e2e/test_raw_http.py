@@ -194,7 +194,8 @@ def test_refused(gateway, untouched, sent, status, closes):
     with Raw(gateway.url) as link:
         assert_error(link.send(sent).answer(), status)
         if closes:
-            assert link.is_closed(), "the connection is open, with bytes on it that nobody can delimit"
+            # What a client still sends is read and forgotten for a moment, so that a reset does not take the refusal from it.
+            assert link.is_closed(within=4), "the connection is open, with bytes on it that nobody can delimit"
         elif closes is False:
             assert link.send(head("GET", "/healthz")).answer().status == 200
 
@@ -307,9 +308,11 @@ def test_a_client_that_waits_for_continue_gets_it_and_then_its_answer(link):
 ], ids=["too large", "a wrong key"])
 def test_a_refusal_comes_instead_of_continue(gateway, untouched, headers, status):
     with Raw(gateway.url) as link:
+        begun = time.monotonic()
         answer = link.send(head("POST", CHAT, [JSON, ("Expect", "100-continue"), *headers])).answer()
-        assert answer.status == status
-        assert link.is_closed(), "the client may send the body now, and it would be read as a request"
+        assert answer.status == status and time.monotonic() - begun < 1
+        link.send(head("GET", "/healthz"))
+        assert link.is_closed(within=4), "what the client took for the body was read as a request"
 
 
 # --- one connection, several requests ---
