@@ -98,15 +98,10 @@ impl Gateway {
         self.settings.store(Arc::new(Settings::new(config)));
     }
 
-    /// The share of `limits.max_buffered_bytes` that a body takes until its request ends.
-    pub fn hold(&self, bytes: usize) -> Result<Held, ApiError> {
-        let bytes = bytes as u64;
+    /// The share of `limits.max_buffered_bytes` that a request takes until its end; nothing yet.
+    pub fn hold(&self) -> Held {
         let max = self.config().limits.max_buffered_bytes.as_u64();
-        let held = Held { bytes, counted: Arc::clone(&self.buffered) };
-        if self.buffered.fetch_add(bytes, Ordering::Relaxed) + bytes > max {
-            return Err(ApiError::Overloaded("limits.max_buffered_bytes"));
-        }
-        Ok(held)
+        Held { bytes: 0, max, counted: Arc::clone(&self.buffered) }
     }
 
     /// Whether to send us requests.
@@ -146,10 +141,35 @@ impl Settings {
     }
 }
 
-/// Bytes held for a request.
+/// Bytes held for a request: what has come of its body, and of a plain answer. Counted as they come: what a head
+/// promises is not there yet, and a promise must not take room from others.
 pub struct Held {
     bytes: u64,
+    max: u64,
     counted: Arc<AtomicU64>,
+}
+
+impl Held {
+    /// Nothing yet, of the same whole.
+    pub fn part(&self) -> Self {
+        Self { bytes: 0, max: self.max, counted: Arc::clone(&self.counted) }
+    }
+
+    /// Keeps what `part` holds as long as this.
+    pub fn join(&mut self, mut part: Self) {
+        self.bytes += std::mem::take(&mut part.bytes);
+    }
+
+    /// Takes room for more.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
+        let bytes = bytes as u64;
+        if self.counted.fetch_add(bytes, Ordering::Relaxed) + bytes > self.max {
+            self.counted.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(ApiError::Overloaded("limits.max_buffered_bytes"));
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
 }
 
 impl Drop for Held {

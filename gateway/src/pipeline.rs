@@ -5,7 +5,7 @@
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::header;
+use http::{HeaderValue, header};
 use openai_wire::Route;
 use scheduler::{CancelReason, Outcome, RequestSpec, ShedReason};
 
@@ -13,8 +13,8 @@ use crate::{
     auth::Tenant,
     dispatch::{Grant, Place, Stopped},
     error::ApiError,
-    gateway::Gateway,
-    listener::{Admitted, Exchange, Interrupted, Target, admit},
+    gateway::{Gateway, Held},
+    listener::{Admitted, Exchange, Interrupted, Target, insert},
     live::{Entry, LiveRequest},
     models,
     ratelimit::Permit,
@@ -50,7 +50,7 @@ impl Gateway {
     /// Answers one request. Every path through here ends in exactly one answer, or in a client that is gone.
     pub async fn serve(&self, exchange: &mut Exchange) {
         let _in_flight = self.in_flight.enter();
-        let admitted = match admit(exchange.head()) {
+        let admitted = match exchange.admit() {
             Ok(admitted) => admitted,
             Err(error) => return self.refuse(exchange, None, &error, None).await,
         };
@@ -91,8 +91,8 @@ impl Gateway {
     ) -> Result<(), Stop> {
         let tenant = self.authenticate(exchange)?;
         let permit = permit.insert(self.limiter.admit(&tenant).map_err(ApiError::from)?);
-        let body = exchange.read_body(admitted.framing, admitted.expects_continue).await?;
-        let _held = self.hold(body.len())?;
+        let mut held = self.hold();
+        let body = exchange.read_body(admitted, &mut held).await?;
         let request = request::decode(route, body)?;
         let deadline = request::deadline(&exchange.head().headers, exchange.started())?;
         record.identify(Arc::clone(&tenant.name), OTHER.into(), tenant.default_class);
@@ -133,7 +133,7 @@ impl Gateway {
         let first = exchange.drive(pin!(place.grant())).await;
         drop(queued);
         let used = match first {
-            Ok(first) => self.run(exchange, &mut answer, &spec, &place, first, &facts, record, &entry).await,
+            Ok(first) => self.run(exchange, &mut answer, &spec, &place, first, &facts, record, &entry, &mut held).await,
             Err(interrupted) => Err(interrupted.into()),
         };
         let used = used.map_err(|stop| self.in_shape(stop, exchange, &answer));
@@ -157,6 +157,7 @@ impl Gateway {
         facts: &Facts<'_>,
         record: &mut RequestRecord,
         entry: &Entry,
+        held: &mut Held,
     ) -> Result<Option<u64>, Stop> {
         let mut last: Option<Failed> = None;
         loop {
@@ -175,8 +176,9 @@ impl Gateway {
                 let stopped = pin!(place.stopped(grant.attempt()));
                 let (expected, prompt) = (self.expected(&grant, spec), spec.prompt_tokens);
                 let (replica, model, grant) = (&*replica, &*model, &grant);
+                let (gateway, held) = (self, &mut *held);
                 let attempt =
-                    Attempt { gateway: self, replica, model, grant, record, entry, facts, stopped, expected, prompt };
+                    Attempt { gateway, replica, model, grant, record, entry, facts, stopped, expected, prompt, held };
                 answer.attempt(exchange, attempt).await
             };
             match ended {
@@ -196,6 +198,10 @@ impl Gateway {
                 Err(Unfinished::Interrupted(interrupted)) => {
                     record.attempt_ended("client_gone");
                     return Err(interrupted.into());
+                }
+                Err(Unfinished::Refused(error)) => {
+                    record.attempt_ended(error.outcome());
+                    return Err(error.into());
                 }
                 Err(Unfinished::Cancelled(why)) => {
                     let sent = answer.content_sent();
@@ -280,10 +286,11 @@ impl Gateway {
         permit: Option<&Permit>,
     ) {
         let body = error.body();
-        if error.closes() {
+        let mut head = relay::head::refusal(error, &Facts { id: &Arc::clone(exchange.id()), permit });
+        if error.closes() || !exchange.skip_body().await {
             exchange.close_after();
+            insert(&mut head, header::CONNECTION, HeaderValue::from_static("close"));
         }
-        let head = relay::head::refusal(error, &Facts { id: &Arc::clone(exchange.id()), permit });
         let json = route.map_or_else(|| body.to_json(), |route| body.to_json_for(route));
         // The client may have left in the meantime: nothing is owed to it then.
         if exchange.respond(head, [json]).await.is_err() {
@@ -329,6 +336,9 @@ fn refused(stopped: Stopped, last: Option<Failed>) -> ApiError {
         {
             let words = last.and_then(|last| last.answer);
             words.map_or(ApiError::Internal, ApiError::Upstream)
+        }
+        Stopped::Shed { .. } if last.as_ref().is_some_and(Failed::is_ours) => {
+            ApiError::Overloaded("descriptors, ports or memory of its host")
         }
         Stopped::Shed { reason, retry_after } => {
             ApiError::Shed { reason, retry_after, last: last.map(|last| last.name), detail: None }

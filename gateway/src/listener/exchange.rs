@@ -4,12 +4,7 @@
 //! keeps a stream warm, in one future. When the client leaves, what was waited for is dropped, and with it the place in
 //! the queue, the slot, and the connection to the phone.
 
-use std::{
-    net::IpAddr,
-    pin::{Pin, pin},
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::IpAddr, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderName, HeaderValue, header, request::Parts};
@@ -17,8 +12,8 @@ use pingora::{http::ResponseHeader, protocols::http::ServerSession};
 use scheduler::Timestamp;
 use tokio::{sync::Notify, time::Sleep};
 
-use super::gate::Framing;
-use crate::{clock, error::ApiError};
+use super::gate::{Admitted, Framing, admit, framing};
+use crate::{clock, error::ApiError, gateway::Held};
 
 /// The client is gone, or an operator cancelled the request: nobody waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,11 +68,23 @@ pub struct Exchange {
     /// The head that [`Exchange::drive`] sends when it must write something before the answer is there.
     early_head: Option<Box<ResponseHeader>>,
     sent: Sent,
+    /// A write was given up in the middle: whatever followed would be read as its rest.
+    stuck: bool,
+    /// Its length is known to be at most [`MAX_UNREAD`], and it comes unasked.
+    body_is_small: bool,
 }
 
 /// A comment line: clients ignore it, middle boxes see bytes.
 const COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const SPACE: Bytes = Bytes::from_static(b" ");
+/// Most that is written at once. `server.write_timeout` counts for each write: a client that reads a large answer slowly
+/// does read. 64 KiB: what a socket takes at once, and a client that can't take it in a minute is not reading.
+const MAX_WRITE: usize = 64 << 10;
+/// A body of at most this much that nobody wanted is read for the next request's sake; for a larger one a new connection
+/// costs less.
+const MAX_UNREAD: u64 = 64 << 10;
+/// How long the rest of a body that nobody wants is read: most clients send all of it before they look for an answer.
+const LINGER: Duration = Duration::from_secs(2);
 
 impl Exchange {
     pub(super) fn new(session: ServerSession, id: Arc<str>, limits: Arc<ClientLimits>) -> Self {
@@ -90,7 +97,16 @@ impl Exchange {
             keepalive: None,
             early_head: None,
             sent: Sent::Nothing,
+            stuck: false,
+            body_is_small: false,
         }
+    }
+
+    /// Checks the head of the request.
+    pub fn admit(&mut self) -> Result<Admitted, ApiError> {
+        let short = matches!(framing(self.head()), Ok(Framing::None | Framing::Length(0..=MAX_UNREAD)));
+        self.body_is_small = short && !self.head().headers.contains_key(header::EXPECT);
+        admit(self.head())
     }
 
     /// The head of the request.
@@ -123,17 +139,17 @@ impl Exchange {
         self.sent != Sent::Nothing
     }
 
-    /// Reads the whole body, within the size and time it may take.
-    pub async fn read_body(&mut self, framing: Framing, expects_continue: bool) -> Result<Bytes, ApiError> {
+    /// Reads the whole body, within the size and time it may take, and the room that `held` gives.
+    pub async fn read_body(&mut self, admitted: &Admitted, held: &mut Held) -> Result<Bytes, ApiError> {
         let max = self.limits.max_body;
         let too_large = || ApiError::transport(413, format!("The body is larger than {max} bytes (server.max_body)."));
-        let expected = match framing {
+        let expected = match admitted.framing {
             Framing::None => return Ok(Bytes::new()),
             Framing::Length(length) if length > max => return Err(too_large()),
             Framing::Length(length) => length,
             Framing::Chunked => 0,
         };
-        if expects_continue && self.session.write_continue_response().await.is_err() {
+        if admitted.expects_continue && self.session.write_continue_response().await.is_err() {
             return Err(ApiError::transport(400, "The connection broke before the body."));
         }
         let started = clock::now();
@@ -150,7 +166,10 @@ impl Exchange {
                 Ok(Err(_)) => return Err(ApiError::transport(400, "The body broke off, or its framing is wrong.")),
                 Ok(Ok(None)) => return Ok(body.whole()),
                 Ok(Ok(Some(piece))) if read + piece.len() as u64 > max => return Err(too_large()),
-                Ok(Ok(Some(piece))) => body.push(piece, expected),
+                Ok(Ok(Some(piece))) => {
+                    held.grow(piece.len())?;
+                    body.push(piece, expected);
+                }
             }
         }
     }
@@ -159,14 +178,15 @@ impl Exchange {
     /// state of every request.
     pub async fn drive<F: Future + Unpin>(&mut self, mut future: F) -> Result<F::Output, Interrupted> {
         let cancel = Arc::clone(&self.cancel);
-        let mut cancelled = pin!(cancel.notified());
         loop {
+            // The future comes last: one that is never short of input would hide a client that left, and its turn uses up
+            // the task's budget, with which tokio ends the turn of all.
             tokio::select! {
                 biased;
-                done = &mut future => return Ok(done),
-                () = &mut cancelled => return Err(Interrupted::Cancelled),
+                () = cancel.notified() => return Err(Interrupted::Cancelled),
                 _ = self.session.read_body_or_idle(true) => return Err(Interrupted::ClientGone),
                 () = due(&mut self.keepalive) => {}
+                done = &mut future => return Ok(done),
             }
             self.keep_alive().await?;
         }
@@ -220,12 +240,24 @@ impl Exchange {
         if self.sent == Sent::Nothing { self.send_head(head).await } else { Ok(()) }
     }
 
-    /// Writes a piece of a streamed answer; returns when the client's socket has taken it.
-    pub async fn write(&mut self, piece: Bytes) -> Result<(), Interrupted> {
-        if let Some(keepalive) = &mut self.keepalive {
-            keepalive.last_write = clock::now();
+    /// Writes a piece of a streamed answer; returns when the client's socket has taken it. Dropped before that, it leaves
+    /// an answer that can only be broken off.
+    pub async fn write(&mut self, mut piece: Bytes) -> Result<(), Interrupted> {
+        while !piece.is_empty() {
+            if let Some(keepalive) = &mut self.keepalive {
+                keepalive.last_write = clock::now();
+            }
+            let part = piece.split_to(piece.len().min(MAX_WRITE));
+            let cancel = Arc::clone(&self.cancel);
+            self.stuck = true;
+            tokio::select! {
+                biased;
+                written = self.session.write_response_body(part, false) => written.map_err(|_| Interrupted::ClientGone)?,
+                () = cancel.notified() => return Err(Interrupted::Cancelled),
+            }
+            self.stuck = false;
         }
-        self.session.write_response_body(piece, false).await.map_err(|_| Interrupted::ClientGone)
+        Ok(())
     }
 
     /// Ends a streamed answer cleanly.
@@ -249,7 +281,7 @@ impl Exchange {
         }
         if self.head().method != http::Method::HEAD {
             for part in parts {
-                self.session.write_response_body(part, false).await.map_err(|_| Interrupted::ClientGone)?;
+                self.write(part).await?;
             }
         }
         self.end().await
@@ -257,7 +289,7 @@ impl Exchange {
 
     /// Ends a begun answer with a last word and without an end, so that no client takes it for whole.
     pub async fn abort_with(&mut self, last: Bytes) {
-        if !last.is_empty() && self.write(last).await.is_err() {
+        if !last.is_empty() && !self.stuck && self.write(last).await.is_err() {
             tracing::debug!(request = %self.id, "the client left before the error");
         }
     }
@@ -275,9 +307,41 @@ impl Exchange {
         self.session.set_keepalive(None);
     }
 
-    /// The connection, if the answer went out whole.
-    pub(super) fn into_session(self) -> Option<ServerSession> {
-        (self.sent == Sent::Whole).then_some(self.session)
+    /// Reads what a refusal leaves of a small body, so that the connection can go on. False if it can't: the body is large,
+    /// of unknown length, slow, or the client waits to be asked for it.
+    pub async fn skip_body(&mut self) -> bool {
+        !self.has_unread_body() || self.body_is_small && self.read_rest().await
+    }
+
+    /// On HTTP/2 a body that nobody reads concerns its own stream only.
+    fn has_unread_body(&mut self) -> bool {
+        self.head().version != http::Version::HTTP_2 && !self.session.is_body_done()
+    }
+
+    /// Reads and forgets, for at most [`LINGER`]; whether that was all.
+    async fn read_rest(&mut self) -> bool {
+        let rest = async {
+            loop {
+                match self.session.read_request_body().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return true,
+                    Err(_) => return false,
+                }
+            }
+        };
+        tokio::time::timeout(LINGER, rest).await.unwrap_or(false)
+    }
+
+    /// The connection, if the answer went out whole. What is left of the body has been read, for a moment: closing a socket
+    /// with unread input resets it, and the client would lose the answer that tells it why.
+    pub(super) async fn into_session(mut self) -> Option<ServerSession> {
+        if self.sent != Sent::Whole {
+            return None;
+        }
+        if self.has_unread_body() && !self.read_rest().await {
+            self.session.set_keepalive(None);
+        }
+        Some(self.session)
     }
 }
 
@@ -315,9 +379,13 @@ impl Body {
             return;
         }
         if self.joined.is_empty() {
-            let expected = usize::try_from(expected).unwrap_or(0);
-            self.joined.reserve(expected.max(2 * self.first.len()));
+            self.joined.reserve(2 * self.first.len());
             self.joined.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        if self.joined.capacity() - self.joined.len() < piece.len() {
+            // Twice as much each time, but never more than was promised: a promise alone costs no memory.
+            let left = usize::try_from(expected).unwrap_or(usize::MAX).saturating_sub(self.joined.len());
+            self.joined.reserve(self.joined.len().min(left).max(piece.len()));
         }
         self.joined.extend_from_slice(&piece);
     }

@@ -112,7 +112,8 @@ fn credentials(headers: &HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn framing(head: &Parts) -> Result<Framing, ApiError> {
+/// How the body of a request is delimited, if in one way only.
+pub(super) fn framing(head: &Parts) -> Result<Framing, ApiError> {
     let mut encodings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
     let mut lengths = head.headers.get_all(header::CONTENT_LENGTH).iter();
     match (encodings.next(), lengths.next()) {

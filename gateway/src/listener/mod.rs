@@ -25,15 +25,16 @@ use pingora::{
     apps::{HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp},
     http::ResponseHeader,
     listeners::{ListenerConfig, TcpSocketOptions, tls::TlsSettings},
-    protocols::{Stream, TcpKeepalive, http::ServerSession, l4::stream::L4BufferSettings},
+    protocols::{ALPN, Stream, TcpKeepalive, http::ServerSession, l4::stream::L4BufferSettings},
     server::ShutdownWatch,
     services::listening::Service,
 };
+use tokio::sync::Notify;
 
 pub use self::{
     connections::{Connections, default_max},
     exchange::{ClientLimits, Exchange, Interrupted, insert},
-    gate::{Admitted, Framing, Target, admit},
+    gate::{Admitted, Target},
     tls::{Certificate, CertificateError, Resolver},
 };
 use crate::{error::ApiError, gateway::Gateway};
@@ -68,15 +69,23 @@ pub struct ConnectionLimits {
 
 /// Accepts connections, counts them, and hands their requests to the gateway.
 pub struct Door {
-    http: Arc<Http>,
+    gateway: Arc<Gateway>,
+    ids: Arc<Ids>,
     connections: Arc<Connections>,
 }
 
-/// The HTTP side of [`Door`].
+/// The HTTP side of one connection.
 struct Http {
     gateway: Arc<Gateway>,
     options: HttpServerOptions,
-    next_id: AtomicU64,
+    ids: Arc<Ids>,
+    /// A request's head has come.
+    heard: Notify,
+}
+
+/// Numbers requests.
+struct Ids {
+    next: AtomicU64,
     /// Tells ids of two runs apart.
     run: u64,
 }
@@ -87,10 +96,7 @@ struct Reused;
 impl Door {
     /// A door to `gateway`.
     pub fn new(gateway: Arc<Gateway>, run: u64) -> Self {
-        let mut options = HttpServerOptions::default();
-        options.h2_idle_timeout = Some(Duration::from_secs(600));
-        let http = Http { gateway, options, next_id: AtomicU64::new(1), run };
-        Self { http: Arc::new(http), connections: Arc::default() }
+        Self { gateway, ids: Arc::new(Ids { next: AtomicU64::new(1), run }), connections: Arc::default() }
     }
 
     /// The listening service: plain and TLS addresses.
@@ -125,11 +131,33 @@ fn listener(address: SocketAddr) -> ListenerConfig {
 impl ServerApp for Door {
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
         let peer = stream.get_socket_digest().and_then(|digest| digest.peer_addr()?.as_inet().map(|addr| addr.ip()));
-        let limits = self.http.gateway.connection_limits();
+        let limits = self.gateway.connection_limits();
         let address = peer.unwrap_or(IpAddr::from([0, 0, 0, 0]));
         // Refused without an answer: writing one is work that a flood would make us do.
         let _connection = self.connections.enter(address, limits.max, limits.max_per_address)?;
-        self.http.process_new(stream, shutdown).await
+        let is_http2 = matches!(stream.selected_alpn_proto(), Some(ALPN::H2));
+        let http = Arc::new(Http::new(Arc::clone(&self.gateway), Arc::clone(&self.ids), limits.keepalive));
+        tokio::select! {
+            biased;
+            left = http.process_new(stream, shutdown) => left,
+            // HTTP/1.1 has the same deadline where its head is read, and an answer that tells of it.
+            () = http.silent(limits.header_deadline), if is_http2 => None,
+        }
+    }
+}
+
+impl Http {
+    fn new(gateway: Arc<Gateway>, ids: Arc<Ids>, keepalive: Duration) -> Self {
+        let mut options = HttpServerOptions::default();
+        options.h2_idle_timeout = Some(keepalive);
+        Self { gateway, options, ids, heard: Notify::new() }
+    }
+
+    /// Resolves when no request's head has come in time; never once one has.
+    async fn silent(&self, limit: Duration) {
+        if tokio::time::timeout(limit, self.heard.notified()).await.is_ok() {
+            std::future::pending().await
+        }
     }
 }
 
@@ -140,6 +168,7 @@ impl HttpServerApp for Http {
         mut session: ServerSession,
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
+        self.heard.notify_one();
         let limits = self.gateway.connection_limits();
         let reused = session.take_connection_user_context().is_some();
         let mut stopping = shutdown.clone();
@@ -175,14 +204,14 @@ impl HttpServerApp for Http {
         if *shutdown.borrow() {
             session.set_keepalive(None);
         }
-        let mut exchange = Exchange::new(session, self.request_id(), self.gateway.client_limits());
+        let mut exchange = Exchange::new(session, self.ids.request_id(), self.gateway.client_limits());
         // Boxed: a connection that waits for its next request must not hold the state of one.
         let panicked = caught(Box::pin(self.gateway.serve(&mut exchange))).await.is_err();
         if panicked {
             self.gateway.telemetry.panic_seen();
             self.gateway.after_panic(&mut exchange).await;
         }
-        let session = exchange.into_session()?;
+        let session = exchange.into_session().await?;
         let mut persistent = HttpPersistentSettings::for_session(&session);
         persistent.set_user_context(Box::new(Reused));
         let stream = session.finish().await.ok()??;
@@ -207,9 +236,9 @@ async fn caught<F: Future + Unpin>(mut future: F) -> Result<F::Output, Panicked>
     .await
 }
 
-impl Http {
+impl Ids {
     fn request_id(&self) -> Arc<str> {
-        let number = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
         format!("req_{:016x}{number:012x}", self.run).into()
     }
 }

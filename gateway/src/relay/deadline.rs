@@ -1,29 +1,37 @@
 //! A deadline that moves with every event, at the cost of a store: the timer itself is only touched when it fires, or when
 //! the deadline comes nearer than what it was set to.
 
-use std::pin::Pin;
+use std::{pin::Pin, time::Duration};
 
 use scheduler::Timestamp;
 use tokio::time::Sleep;
 
 use crate::clock;
 
+/// A timer that fires this much too late tells that the whole process stood still: suspended, or starved.
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// When patience with a replica ends.
+///
+/// Time in which this process did not run is not the replica's: after a pause the timers fire before anybody has looked
+/// at the sockets, where the answer may wait. So a deadline that is noticed far too late is moved, once, by as much.
 pub struct Deadline {
     at: Timestamp,
     armed: Timestamp,
     timer: Pin<Box<Sleep>>,
+    moved: bool,
 }
 
 impl Deadline {
     /// A deadline at `at`.
     pub fn new(at: Timestamp) -> Self {
-        Self { at, armed: at, timer: Box::pin(tokio::time::sleep_until(clock::instant(at))) }
+        Self { at, armed: at, moved: false, timer: Box::pin(tokio::time::sleep_until(clock::instant(at))) }
     }
 
     /// Moves it.
     pub fn set(&mut self, at: Timestamp) {
         self.at = at;
+        self.moved = false;
         if at < self.armed {
             self.armed = at;
             self.timer.as_mut().reset(clock::instant(at));
@@ -34,7 +42,12 @@ impl Deadline {
     pub async fn passed(&mut self) {
         loop {
             self.timer.as_mut().await;
-            if clock::now() >= self.at {
+            let now = clock::now();
+            let late = now.since(self.at);
+            if late > PAUSE && !self.moved {
+                self.moved = true;
+                self.at = now + late;
+            } else if now >= self.at {
                 return;
             }
             self.armed = self.at;

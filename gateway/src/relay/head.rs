@@ -80,8 +80,5 @@ pub fn refusal(error: &ApiError, facts: &Facts<'_>) -> Box<ResponseHeader> {
     if error.is_final() {
         insert(&mut head, SHOULD_RETRY, HeaderValue::from_static("false"));
     }
-    if error.closes() {
-        insert(&mut head, header::CONNECTION, HeaderValue::from_static("close"));
-    }
     head
 }

@@ -24,12 +24,13 @@ use self::{deadline::Deadline, head::Facts};
 use crate::{
     clock, config,
     dispatch::Grant,
+    error::ApiError,
     fleet::Replica,
-    gateway::Gateway,
+    gateway::{Gateway, Held},
     listener::{Exchange, Interrupted},
     live::Entry,
     telemetry::RequestRecord,
-    upstream::Reply,
+    upstream::{Failure, Reply},
 };
 
 /// Largest error body of a replica that is looked at.
@@ -49,11 +50,19 @@ pub enum Unfinished {
     Cancelled(CancelReason),
     /// The replica failed.
     Failed(Failed),
+    /// We can't take its answer.
+    Refused(ApiError),
 }
 
 impl From<Interrupted> for Unfinished {
     fn from(interrupted: Interrupted) -> Self {
         Self::Interrupted(interrupted)
+    }
+}
+
+impl From<Failure> for Unfinished {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(Failed::transport(&failure))
     }
 }
 
@@ -117,6 +126,8 @@ pub struct Attempt<'a, S> {
     pub expected: Expected,
     /// Tokens of the prompt, estimated.
     pub prompt: u32,
+    /// Room for a plain answer.
+    pub held: &'a mut Held,
 }
 
 /// What a replica's measured speeds promise; `None` until there is a measurement.
@@ -227,12 +238,13 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
         future: F,
     ) -> Result<F::Output, Unfinished> {
         let stopped = self.stopped.as_mut();
+        // The replica comes last: one that never pauses must not outlast its deadline.
         let waiting = pin!(async {
             tokio::select! {
                 biased;
-                done = future => Ok(done),
                 why = stopped => Err(Unfinished::Cancelled(why)),
                 () = deadline.passed() => Err(Failed::new(Outcome::Soft(late), late_name(late), late_phase(late)).into()),
+                done = future => Ok(done),
             }
         });
         exchange.drive(waiting).await?
@@ -254,11 +266,13 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
         deadline: &mut Deadline,
     ) -> Result<Finished, Unfinished> {
         let max = self.gateway.config().streams.max_answer.as_usize();
+        // Room for an attempt's answer is given back if the attempt fails.
+        let mut room = self.held.part();
         let body = {
-            let whole = pin!(reply.collect(max));
-            self.wait(exchange, deadline, SoftFailure::Stalled, whole).await?
+            let whole = pin!(reply.collect_within(max, |bytes| room.grow(bytes).map_err(Unfinished::Refused)));
+            self.wait(exchange, deadline, SoftFailure::Stalled, whole).await??
         };
-        let body = body.map_err(|failure| Failed::transport(&failure))?;
+        self.held.join(room);
         let bytes = body.len() as u64;
         let answer = openai_wire::decode_answer(request.route, reply.content_type(), body, &request.model)
             .map_err(|error| Failed::answered(error, 200, None))?;
@@ -349,7 +363,12 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
             self.trace(&mut head);
             exchange.begin(head).await?;
         }
-        Ok(exchange.write(out.split().freeze()).await?)
+        // A client that does not read must not hold a slot that the core has taken back.
+        tokio::select! {
+            biased;
+            written = exchange.write(out.split().freeze()) => Ok(written?),
+            why = self.stopped.as_mut() => Err(Unfinished::Cancelled(why)),
+        }
     }
 
     /// The head of an answer tells how it came about.
@@ -371,7 +390,7 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
         let key = replica.key.as_ref().map(config::Secret::reveal);
         let sending = pin!(upstream.post(&replica.endpoint, request.route.path(), key, body));
         let reply = self.wait(exchange, deadline, SoftFailure::NoFirstToken, sending).await?;
-        let mut reply = reply.map_err(|failure| Failed::transport(&failure))?;
+        let mut reply = reply?;
         if reply.head.status.is_success() {
             return Ok(reply);
         }
@@ -401,14 +420,18 @@ const fn late_phase(late: SoftFailure) -> &'static str {
 
 /// How long the first token may take: some times what the replica's own speed says for this prompt, within bounds.
 fn first_token_deadline(streams: &config::Streams, expected: Option<Duration>) -> Duration {
-    let own = expected.unwrap_or_default().mul_f64(streams.first_token_factor);
-    own.max(streams.first_token_min).min(streams.first_token_cap)
+    some_times(expected, streams.first_token_factor).max(streams.first_token_min).min(streams.first_token_cap)
 }
 
 /// How long the next token may take: some times what the replica usually takes for one, within bounds.
 fn gap_deadline(streams: &config::Streams, expected: Option<Duration>) -> Duration {
-    let own = expected.unwrap_or_default().mul_f64(streams.gap_factor);
-    own.max(streams.gap_min).min(streams.gap_cap)
+    some_times(expected, streams.gap_factor).max(streams.gap_min).min(streams.gap_cap)
+}
+
+/// `mul_f64` that doesn't panic: speeds come from replicas, which can claim a token in the age of the universe.
+fn some_times(expected: Option<Duration>, factor: f64) -> Duration {
+    let seconds = expected.unwrap_or_default().as_secs_f64() * factor;
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 fn total(usage: &Usage) -> u64 {

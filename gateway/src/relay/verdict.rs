@@ -7,6 +7,9 @@ use scheduler::{Outcome, SoftFailure};
 
 use crate::upstream::Failure;
 
+/// The name of a failure for want of something on this host.
+const OURS: &str = "local";
+
 /// A failed attempt.
 #[derive(Debug)]
 pub struct Failed {
@@ -31,6 +34,11 @@ impl Failed {
         self.outcome == Outcome::RequestFault
     }
 
+    /// Whether this host was short of something: no replica was to blame.
+    pub fn is_ours(&self) -> bool {
+        self.name == OURS
+    }
+
     /// The way to the replica failed.
     pub fn transport(failure: &Failure) -> Self {
         let outcome = match failure.hard() {
@@ -47,7 +55,7 @@ impl Failed {
             Failure::InBody(_) | Failure::TooLarge(_) => "body",
             _ => "connect",
         };
-        Self::new(outcome, failure.name(), phase)
+        Self::new(outcome, if matches!(failure, Failure::Local(_)) { OURS } else { failure.name() }, phase)
     }
 
     /// The replica answered with an error, as a status or inside a 200.

@@ -200,19 +200,33 @@ impl Upstream {
 impl Reply {
     /// The rest of the body, in one piece (not copied when it came in one piece).
     pub async fn collect(&mut self, max: usize) -> Result<Bytes, Failure> {
-        let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
-        let Some(second) = self.chunk().await? else { return Ok(first) };
-        let mut whole = BytesMut::with_capacity((first.len() + second.len()) * 2);
-        whole.extend_from_slice(&first);
-        let mut next = Some(second);
-        while let Some(piece) = next {
-            if whole.len() + piece.len() > max {
-                return Err(Failure::TooLarge(max));
+        self.collect_within(max, |_| Ok(())).await
+    }
+
+    /// The same; `room` is asked for every piece and may refuse it.
+    pub async fn collect_within<E: From<Failure>>(
+        &mut self,
+        max: usize,
+        mut room: impl FnMut(usize) -> Result<(), E>,
+    ) -> Result<Bytes, E> {
+        let (mut first, mut whole) = (Bytes::new(), BytesMut::new());
+        while let Some(piece) = self.chunk().await? {
+            let length = first.len() + whole.len();
+            if length + piece.len() > max {
+                return Err(Failure::TooLarge(max).into());
+            }
+            room(piece.len())?;
+            if length == 0 {
+                first = piece;
+                continue;
+            }
+            if whole.is_empty() {
+                whole.reserve((first.len() + piece.len()) * 2);
+                whole.extend_from_slice(&std::mem::take(&mut first));
             }
             whole.extend_from_slice(&piece);
-            next = self.chunk().await?;
         }
-        Ok(whole.freeze())
+        Ok(if whole.is_empty() { first } else { whole.freeze() })
     }
 
     /// `Content-Type`, if it is readable text.

@@ -8,6 +8,8 @@ mod drain;
 mod failover;
 mod hangup;
 mod health;
+mod hostile_client;
+mod hostile_phone;
 mod overload;
 mod streaming;
 mod tls;

@@ -1,0 +1,316 @@
+//! A client may do anything: it gets a refusal that it can read, others go on, and nothing of it stays.
+
+use std::{fs, time::Duration};
+
+use fakephone::{Fault, Scope};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinSet,
+};
+
+use crate::harness::{Client, Fleet, Gateway, MODEL, PATIENCE, chat, now, phone};
+
+/// Opens a connection and sends bytes as they are. The gateway may close before it has taken all of them.
+async fn send(gateway: &Gateway, bytes: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", gateway.public)).await.expect("open");
+    drop(stream.write_all(bytes).await);
+    stream
+}
+
+/// Everything that comes until the gateway closes, or `None` if the connection was reset.
+async fn read_all(stream: &mut TcpStream) -> Option<String> {
+    let mut bytes = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.expect("an end in time");
+    read.ok().map(|_| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The same until `count` answers have begun.
+async fn read_answers(stream: &mut TcpStream, count: usize) -> String {
+    let mut bytes = Vec::new();
+    while bytes.windows(9).filter(|text| text == b"HTTP/1.1 ").count() < count || !bytes.ends_with(b"}") {
+        let read = tokio::time::timeout(PATIENCE, stream.read_buf(&mut bytes)).await.expect("in time").expect("open");
+        assert!(read > 0, "closed after {}", String::from_utf8_lossy(&bytes));
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn post(path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!("POST {path} HTTP/1.1\r\nHost: g\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
+}
+
+fn descriptors(gateway: &Gateway) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", gateway.child.id())).map_or(0, Iterator::count)
+}
+
+const CHAT: &str = "/v1/chat/completions";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_stops_reading_keeps_no_slot_beyond_its_time() {
+    let fleet = Fleet::of(1, &phone(1, 1000.0)).await;
+    let gateway = Gateway::over(&fleet, "write_timeout = \"1s\"\n").await;
+    fleet.phones[0].set_fault(Fault::EndlessStream);
+    let endless = chat("endless", true, 10);
+    let stalled = gateway.client().await.post(CHAT, &endless).await;
+    fleet.phones[0].wait_until(PATIENCE, |stats| stats.running_now == 1).await.expect("running");
+    let since = now();
+    fleet.phones[0].wait_until(PATIENCE, |stats| stats.running_now == 0).await.expect("ended");
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    gateway.wait_at_rest().await;
+    stalled.leave();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadline_and_an_operator_end_a_request_whose_client_does_not_read() {
+    let fleet = Fleet::of(1, &phone(1, 1000.0)).await;
+    let gateway = Gateway::over(&fleet, "write_timeout = \"10m\"\n").await;
+    fleet.phones[0].set_fault(Fault::EndlessStream);
+    let (since, body) = (now(), chat("endless", true, 10));
+    let stalled = gateway.client().await.send("POST", CHAT, &[("X-Huntgroup-Deadline", "2")], Some(&body)).await;
+    fleet.phones[0].wait_until(PATIENCE, |stats| stats.cancelled == 1).await.expect("the phone is told");
+    assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
+    stalled.leave();
+
+    let stalled = gateway.client().await.post(CHAT, &body).await;
+    fleet.phones[0].wait_until(PATIENCE, |stats| stats.running_now == 1).await.expect("running");
+    let live = gateway.admin("GET", "/admin/requests", None).await.json();
+    let id = live["data"][0]["id"].as_str().expect("one live request").to_owned();
+    // It sends as much as the sockets take before it is stuck.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let asked = now();
+    assert!(gateway.admin("DELETE", &format!("/admin/requests/{id}"), None).await.status < 300);
+    fleet.phones[0].wait_until(PATIENCE, |stats| stats.cancelled == 2).await.expect("the phone is told");
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    gateway.wait_at_rest().await;
+    assert_eq!(fleet.over_subscribed(), 0);
+    stalled.leave();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_sends_more_than_it_may_can_read_why() {
+    let fleet = Fleet::of(1, &phone(1, 1000.0)).await;
+    let gateway = Gateway::over(&fleet, "max_body = \"64KiB\"\n").await;
+    let large = vec![b' '; 8 << 20];
+    for (path, headers, status) in [
+        (CHAT, "", "HTTP/1.1 413 "),
+        ("/v1/unknown", "", "HTTP/1.1 404 "),
+        ("/v1/models", "", "HTTP/1.1 405 "),
+        (CHAT, "Content-Encoding: gzip\r\n", "HTTP/1.1 415 "),
+        (CHAT, "Expect: 200-ok\r\n", "HTTP/1.1 417 "),
+    ] {
+        for _ in 0..5 {
+            let mut stream = send(&gateway, &post(path, headers, &large)).await;
+            let text = read_all(&mut stream).await.expect("no reset before the answer");
+            assert!(text.starts_with(status), "{path}: {text}");
+            assert!(text.to_ascii_lowercase().contains("connection: close\r\n"), "{path}: {text}");
+        }
+    }
+    // Who asks first is told before it sends anything, and is not waited for.
+    let asks = format!("POST {CHAT} HTTP/1.1\r\nHost: g\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n");
+    let text = read_all(&mut send(&gateway, asks.as_bytes()).await).await.expect("an answer");
+    assert!(text.starts_with("HTTP/1.1 413 "), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_with_a_small_body_keeps_the_connection() {
+    let fleet = Fleet::of(1, &phone(1, 1000.0)).await;
+    let gateway = Gateway::over(&fleet, "").await;
+    let mut stream = send(&gateway, &post("/v1/unknown", "", b"{\"a\":1}")).await;
+    read_answers(&mut stream, 1).await;
+    stream.write_all(&post(CHAT, "", chat("again", false, 2).to_string().as_bytes())).await.expect("open");
+    let text = read_answers(&mut stream, 1).await;
+    assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_on_their_way_are_bounded_together_by_what_has_come_of_them() {
+    let fleet = Fleet::of(1, &phone(1, 1000.0)).await;
+    let gateway = Gateway::over(&fleet, "[limits]\nmax_buffered_bytes = \"16MiB\"\n").await;
+    let begun = |promised: usize, sent: usize| {
+        let head = format!("POST {CHAT} HTTP/1.1\r\nHost: g\r\nContent-Length: {promised}\r\n\r\n");
+        [head.as_bytes(), &vec![b' '; sent]].concat()
+    };
+    // Promises take nothing.
+    let mut promises = Vec::new();
+    for _ in 0..8 {
+        promises.push(send(&gateway, &begun(15 << 20, 10)).await);
+    }
+    assert!(gateway.chat(&chat("first", false, 2)).await.is_whole("first", 2));
+    let mut large = JoinSet::new();
+    for _ in 0..6 {
+        let mut stream = send(&gateway, &begun((4 << 20) + 1, 4 << 20)).await;
+        large.spawn(async move {
+            let mut first = [0; 4096];
+            let read = tokio::time::timeout(Duration::from_secs(2), stream.read(&mut first)).await;
+            (
+                read.map_or(String::new(), |read| String::from_utf8_lossy(&first[..read.unwrap_or(0)]).into_owned()),
+                stream,
+            )
+        });
+    }
+    let answers = large.join_all().await;
+    let refused = answers.iter().filter(|(text, _)| text.starts_with("HTTP/1.1 503 ")).count();
+    assert!((2..=4).contains(&refused), "{refused} of 6 times 4 MiB refused with room for 16");
+    assert!(
+        answers.iter().any(|(text, _)| text.contains("\"overloaded\"") && text.contains("retry-after: ")),
+        "{answers:?}"
+    );
+    drop((promises, answers));
+    gateway.wait_at_rest().await;
+    assert!(gateway.chat(&chat("last", false, 2)).await.is_whole("last", 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_pipelined_requests_are_answered_in_order() {
+    let fleet = Fleet::of(1, &phone(1, 1000.0)).await;
+    let gateway = Gateway::over(&fleet, "").await;
+    let one = |number: usize| post(CHAT, "", chat(&format!("piped {number}"), false, 4).to_string().as_bytes());
+    let all: Vec<u8> = (0..50).flat_map(one).collect();
+    let mut stream = send(&gateway, &all).await;
+    let text = read_answers(&mut stream, 50).await;
+    let answers: Vec<&str> = text.split("HTTP/1.1 200 ").skip(1).collect();
+    assert_eq!(answers.len(), 50, "{text}");
+    for (number, answer) in answers.into_iter().enumerate() {
+        let expected = crate::harness::expected(&format!("piped {number}"), 4);
+        assert!(answer.contains(&format!("{expected:?}")), "{number}: {answer}");
+    }
+    gateway.wait_at_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn odd_requests_get_the_right_refusal_and_are_never_run() {
+    let fleet = Fleet::of(1, &phone(1, 1000.0)).await;
+    let gateway = Gateway::over(&fleet, "").await;
+    let deep = format!("{{\"model\":\"{MODEL}\",\"messages\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let long =
+        json!({"model": "\u{1b}[31m\u{202e}".repeat(20), "messages": [{"role": "user", "content": "hi"}]}).to_string();
+    let good = chat("hi", false, 2).to_string();
+    let good = good.as_bytes();
+    let cases: Vec<(&str, &[u8], u16)> = vec![
+        ("", deep.as_bytes(), 400),
+        ("", b"{\"model\":\"tiny\xff\",\"messages\":[]}", 400),
+        ("", b"{\"model\":\"tiny\",\"messages\":[]}\0", 400),
+        ("", b"\0\0\0\0", 400),
+        ("", b"", 400),
+        ("", b"[]", 400),
+        ("", b"{\"model\":\"tiny\",\"model\":\"other\",\"messages\":[]}", 400),
+        ("", b"{\"model\":\"tiny\",\"stream\":false,\"stream\":true,\"messages\":[]}", 400),
+        ("", b"{\"model\":{},\"messages\":[]}", 400),
+        ("", long.as_bytes(), 404),
+        ("X-Huntgroup-Class: urgent\r\n", good, 400),
+        ("X-Huntgroup-Class: \u{e9}\r\n", good, 400),
+        ("X-Huntgroup-Deadline: soon\r\n", good, 400),
+        ("X-Huntgroup-Deadline: -1\r\n", good, 400),
+        ("X-Huntgroup-Deadline: NaN\r\n", good, 400),
+        ("X-Huntgroup-Deadline: inf\r\n", good, 400),
+        ("X-Huntgroup-Deadline: 1e300\r\n", good, 400),
+        ("X-Huntgroup-Deadline: 1e-300\r\n", good, 504),
+        ("X-Huntgroup-Deadline: 0.0000001\r\n", good, 504),
+    ];
+    for (headers, body, status) in cases {
+        let mut request = post(CHAT, headers, body);
+        // Header values as Latin-1, one byte a letter.
+        if let Some(at) = request.windows(2).position(|pair| pair == "\u{e9}".as_bytes()) {
+            request.splice(at..at + 2, [0xe9]);
+        }
+        let mut stream = send(&gateway, &request).await;
+        let text = read_answers(&mut stream, 1).await;
+        let shown = String::from_utf8_lossy(&body[..body.len().min(60)]);
+        assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{headers}{shown}: {text}");
+        let (_, json) = text.split_once("\r\n\r\n").expect("a body");
+        let json: Value = serde_json::from_str(json).expect("JSON");
+        for key in ["message", "type", "param", "code"] {
+            assert!(json["error"].get(key).is_some(), "{headers}{shown}: {json}");
+        }
+    }
+    assert_eq!(fleet.phones[0].stats().started, 0);
+    assert!(!gateway.log().contains('\u{1b}'), "terminal escapes of a client in the log");
+    gateway.wait_at_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_heads_and_bodies_and_half_closed_connections_end_in_time() {
+    let fleet = Fleet::of(1, &phone(1, 1000.0)).await;
+    let config = "header_deadline = \"1s\"\nbody_deadline = \"1s\"\nkeepalive_timeout = \"1s\"\n";
+    let gateway = Gateway::over(&fleet, config).await;
+    let start = now();
+    let mut silent = send(&gateway, b"").await;
+    let mut half_head = send(&gateway, b"POST /v1/chat/comp").await;
+    let mut half_body =
+        send(&gateway, b"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nContent-Length: 9\r\n\r\n{").await;
+    let mut idle = send(&gateway, b"GET /healthz HTTP/1.1\r\nHost: g\r\n\r\n").await;
+    for (name, stream, status) in [
+        ("silent", &mut silent, "HTTP/1.1 408 "),
+        ("half a head", &mut half_head, "HTTP/1.1 408 "),
+        ("half a body", &mut half_body, "HTTP/1.1 408 "),
+        ("idle", &mut idle, "HTTP/1.1 200 "),
+    ] {
+        let text = read_all(stream).await.expect("no reset");
+        assert!(text.starts_with(status), "{name}: {text}");
+        assert!(start.elapsed() < Duration::from_secs(8), "{name}: {:?}", start.elapsed());
+    }
+    // Half-closed: nobody is known to read the answer, and a phone's minutes are dear.
+    fleet.phones[0].set_fault_within(Fault::Slow { seconds: 60.0 }, Scope::Next(1));
+    let mut half = send(&gateway, &post(CHAT, "", chat("half", true, 2).to_string().as_bytes())).await;
+    fleet.phones[0].wait_until(PATIENCE, |stats| stats.running_now == 1).await.expect("running");
+    half.shutdown().await.expect("half closed");
+    fleet.phones[0].wait_until(PATIENCE, |stats| stats.cancelled == 1).await.expect("cancelled");
+    gateway.wait_at_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn want_of_descriptors_is_told_as_such_is_no_phones_fault_and_passes() {
+    let fleet = Fleet::of(4, &phone(4, 20.0)).await;
+    let gateway = Gateway::over(&fleet, "max_connections = 4096\n").await;
+    let before = descriptors(&gateway);
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = |max: u64| Rlimit { current: Some(max), maximum };
+    let pid = Pid::from_child(&gateway.child);
+    let usual = prlimit(Some(pid), Resource::Nofile, limit(before as u64 + 60)).expect("our own child");
+    let port = gateway.public;
+    let asked = JoinSet::from_iter((0..150).map(|number| async move {
+        let body = chat(&format!("short {number} {}", "word ".repeat(200)), number % 2 == 0, 8);
+        let asked = async { Client::connect(port).await.post(CHAT, &body).await.answer().await };
+        tokio::time::timeout(Duration::from_secs(25), asked).await.ok()
+    }));
+    let answers = asked.join_all().await;
+    for answer in answers.iter().flatten() {
+        assert!(matches!(answer.status, 200 | 503), "{}{}", answer.head, answer.text());
+        if answer.status == 503 {
+            let code = answer.error().expect("an error")["code"].clone();
+            assert!(code == "overloaded" || code == "queue_full", "{code}");
+        }
+    }
+    assert!(answers.iter().flatten().any(|answer| answer.status == 200), "some had room");
+    assert_eq!(gateway.metric("huntgroup_replica_state_changes_total", "to=\"out\"").await, 0.0, "{}", gateway.log());
+    prlimit(Some(pid), Resource::Nofile, usual).expect("our own child");
+    gateway.wait_at_rest().await;
+    assert!(gateway.chat(&chat("room again", false, 2)).await.is_whole("room again", 2));
+    gateway.wait_for("the descriptors of before", async |gateway| descriptors(gateway) <= before + 8).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_of_the_whole_process_harms_no_request() {
+    let fleet = Fleet::of(2, &phone(2, 2.0)).await;
+    let config =
+        "[streams]\nfirst_token_min = \"2s\"\ngap_min = \"2s\"\n[health]\ntimeout = \"1s\"\ninterval = \"1s\"\n";
+    let gateway = Gateway::over(&fleet, config).await;
+    let mut asked = Vec::new();
+    for number in 0..4 {
+        let mut exchange = gateway.client().await.post(CHAT, &chat(&format!("paused {number}"), true, 60)).await;
+        assert!(exchange.read_until("\"content\"").await, "{}", exchange.seen());
+        asked.push(exchange);
+    }
+    gateway.signal(Signal::STOP);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    gateway.signal(Signal::CONT);
+    for (number, exchange) in asked.into_iter().enumerate() {
+        let answer = exchange.answer().await;
+        assert!(answer.is_whole(&format!("paused {number}"), 60), "{}{}", answer.head, answer.text());
+    }
+    gateway.wait_at_rest().await;
+    gateway.wait_ready(2).await;
+}
