@@ -235,6 +235,9 @@ impl BackgroundService for Beside {
         tasks.spawn("fleet", fleet.run(stop)).await;
         let stop = tasks.stop_signal();
         tasks.spawn("admin", admin::serve(parts.admin, parts.state, stop)).await;
+        let (watched, stop) = (Arc::clone(&gateway), tasks.stop_signal());
+        let stated = move || watched.config().limits.max_memory.map(|limit| limit.as_u64());
+        tasks.spawn("memory", Arc::clone(&gateway.pressure).watch(stated, stop)).await;
         let stop = tasks.stop_signal();
         tasks.spawn("reload", signals::reload_on_hangup(Arc::clone(&parts.reloader), stop)).await;
 

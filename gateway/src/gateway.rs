@@ -19,6 +19,7 @@ use crate::{
     in_flight::InFlight,
     listener::{ClientLimits, ConnectionLimits, default_max},
     live::Live,
+    pressure::Pressure,
     ratelimit::Limiter,
     telemetry::Telemetry,
     upstream::Upstream,
@@ -43,6 +44,8 @@ pub struct Gateway {
     pub in_flight: Arc<InFlight>,
     /// The connections to replicas.
     pub upstream: Arc<Upstream>,
+    /// How close the process is to its memory's end.
+    pub pressure: Arc<Pressure>,
     buffered: Arc<AtomicU64>,
 }
 
@@ -74,6 +77,7 @@ impl Gateway {
             live: Arc::default(),
             in_flight: Arc::default(),
             upstream,
+            pressure: Arc::default(),
             buffered: Arc::default(),
         }
     }

@@ -17,6 +17,7 @@ use crate::{
     listener::{Admitted, Exchange, Interrupted, Target, insert},
     live::{Entry, LiveRequest},
     models,
+    pressure::Level,
     ratelimit::Permit,
     relay::{self, Answer, Attempt, Expected, Failed, Finished, Unfinished, head::Facts},
     request,
@@ -89,6 +90,9 @@ impl Gateway {
         record: &mut RequestRecord,
         permit: &mut Option<Permit>,
     ) -> Result<(), Stop> {
+        if self.pressure.level() == Level::Refuse {
+            return Err(ApiError::Overloaded("limits.max_memory").into());
+        }
         let tenant = self.authenticate(exchange)?;
         let permit = permit.insert(self.limiter.admit(&tenant).map_err(ApiError::from)?);
         let mut held = self.hold();

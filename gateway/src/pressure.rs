@@ -116,10 +116,11 @@ mod tests {
 
     #[test]
     fn what_is_given_up_grows_with_the_share_of_memory_used() {
-        let at = |percent| level(percent * 10, 1000);
-        assert_eq!([at(0), at(84), at(85), at(91), at(92), at(94), at(95), at(200)].map(|level| level as u8), [
-            0, 0, 1, 1, 2, 2, 3, 3
-        ]);
+        let at = |percent: u64| level(percent * 10, 1000);
+        assert_eq!(
+            [at(0), at(84), at(85), at(91), at(92), at(94), at(95), at(200)].map(|level| level as u8),
+            [0, 0, 1, 1, 2, 2, 3, 3]
+        );
     }
 
     #[test]

@@ -21,7 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// What the pure crates may use besides: no runtime, no clock, no socket, no log, no randomness.
 const PURE: &[(&str, &[&str])] = &[
     ("scheduler", &[]),
-    ("simulation", &["scheduler", "serde"]),
+    ("simulation", &["scheduler", "thiserror"]),
     ("openai-wire", &["bytes", "memchr", "serde", "serde_json", "thiserror"]),
 ];
 

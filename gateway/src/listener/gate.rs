@@ -57,6 +57,10 @@ pub struct Admitted {
 /// Checks the head of a request.
 pub fn admit(head: &Parts) -> Result<Admitted, ApiError> {
     size(&head.headers)?;
+    if head.method == Method::CONNECT {
+        // What follows a CONNECT would be no HTTP: the connection closes.
+        return Err(ApiError::transport(405, "CONNECT is not a method of this server."));
+    }
     authority(head)?;
     credentials(&head.headers)?;
     let framing = framing(head)?;
@@ -159,10 +163,6 @@ fn expectation(headers: &HeaderMap) -> Result<bool, ApiError> {
 
 fn target(head: &Parts) -> Result<Target, ApiError> {
     let path = head.uri.path();
-    if head.method == Method::CONNECT {
-        // What follows a CONNECT would be no HTTP: the connection closes.
-        return Err(ApiError::transport(405, "CONNECT is not a method of this server."));
-    }
     if path.len() + head.uri.query().map_or(0, str::len) > MAX_TARGET {
         return Err(ApiError::transport(414, "The request target is too long."));
     }

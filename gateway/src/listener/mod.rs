@@ -37,7 +37,7 @@ pub use self::{
     gate::{Admitted, Target},
     tls::{Certificate, CertificateError, Resolver},
 };
-use crate::{error::ApiError, gateway::Gateway};
+use crate::{error::ApiError, gateway::Gateway, pressure::Level};
 
 /// A client that vanished without a FIN is found in about a minute.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive {
@@ -51,6 +51,9 @@ const KEEPALIVE: TcpKeepalive = TcpKeepalive {
 const READ_BUFFER: usize = 8 << 10;
 /// Write buffer of a client connection; larger pieces go out past it.
 const WRITE_BUFFER: usize = 2 << 10;
+
+/// Idle time of a connection while memory is short.
+const SHORT_KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// Settings of client connections that a reload may change.
 #[derive(Clone, Debug)]
@@ -170,13 +173,16 @@ impl HttpServerApp for Http {
     ) -> Option<ReusedHttpStream> {
         self.heard.notify_one();
         let limits = self.gateway.connection_limits();
+        let pressure = self.gateway.pressure.level();
+        let keepalive =
+            if pressure >= Level::Shrink { limits.keepalive.min(SHORT_KEEPALIVE) } else { limits.keepalive };
         let reused = session.take_connection_user_context().is_some();
         let mut stopping = shutdown.clone();
         // Set before the read: pingora turns keep-alive off by itself where a request's framing demands that.
-        session.set_keepalive(Some(limits.keepalive.as_secs().max(1)));
+        session.set_keepalive(Some(keepalive.as_secs().max(1)));
         session.set_write_timeout(Some(limits.write_timeout));
         session.set_pipelining_enabled(true);
-        let deadline = limits.header_deadline + if reused { limits.keepalive } else { Duration::ZERO };
+        let deadline = limits.header_deadline + if reused { keepalive } else { Duration::ZERO };
         let read = tokio::select! {
             biased;
             read = tokio::time::timeout(deadline, session.read_request()) => read,
@@ -201,7 +207,7 @@ impl HttpServerApp for Http {
             refuse_head(session, &refusal).await;
             return None;
         }
-        if *shutdown.borrow() {
+        if *shutdown.borrow() || pressure >= Level::Close {
             session.set_keepalive(None);
         }
         let mut exchange = Exchange::new(session, self.ids.request_id(), self.gateway.client_limits());

@@ -38,8 +38,8 @@ const MAX_ERROR: usize = 64 << 10;
 /// Output held back for want of content; a stream of empty events is passed on from here.
 const MAX_HELD: usize = 64 << 10;
 
-/// Bytes of JSON per token of an answer whose usage is not stated: its text, and as much again around it.
-const BYTES_PER_TOKEN: u64 = 8;
+/// Bytes of text per token of an answer whose usage is not stated.
+const BYTES_PER_TOKEN: u64 = 4;
 
 /// How an attempt ended when it did not end the request.
 #[derive(Debug)]
@@ -273,14 +273,13 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
             self.wait(exchange, deadline, SoftFailure::Stalled, whole).await??
         };
         self.held.join(room);
-        let bytes = body.len() as u64;
         let answer = openai_wire::decode_answer(request.route, reply.content_type(), body, &request.model)
             .map_err(|error| Failed::answered(error, 200, None))?;
         self.gateway.upstream.recycle(&self.replica.endpoint, reply);
         let stated = answer.usage.as_ref();
         let usage = stated.copied().unwrap_or_else(|| Usage {
             prompt_tokens: u64::from(self.prompt),
-            completion_tokens: if request.route.streams() { bytes / BYTES_PER_TOKEN } else { 0 },
+            completion_tokens: answer.text_bytes.div_ceil(BYTES_PER_TOKEN),
             cached_tokens: 0,
         });
         self.record.usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, stated.is_none());
@@ -337,9 +336,12 @@ impl<S: Future<Output = CancelReason>> Attempt<'_, S> {
             if first.is_some() {
                 deadline.set(clock::now() + gap);
             }
-            if !out.is_empty() && (first.is_some() || out.len() > MAX_HELD) {
+            if first.is_some() || out.len() > MAX_HELD {
+                // Also with nothing to write: the core was told of content, and expects no other attempt.
                 stream.passed_on = true;
-                self.pass_on(exchange, out).await?;
+                if !out.is_empty() {
+                    self.pass_on(exchange, out).await?;
+                }
             }
         }
         let ended = clock::now();

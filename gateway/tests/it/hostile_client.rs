@@ -11,7 +11,10 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::harness::{Client, Fleet, Gateway, MODEL, PATIENCE, chat, now, phone};
+use crate::{
+    harness::{Client, Fleet, Gateway, MODEL, PATIENCE, chat, now, phone},
+    tls,
+};
 
 /// Opens a connection and sends bytes as they are. The gateway may close before it has taken all of them.
 async fn send(gateway: &Gateway, bytes: &[u8]) -> TcpStream {
@@ -313,4 +316,154 @@ async fn a_pause_of_the_whole_process_harms_no_request() {
     }
     gateway.wait_at_rest().await;
     gateway.wait_ready(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_http2_ends_its_own_connection_only() {
+    let fleet = Fleet::of(1, &phone(2, 50.0)).await;
+    let config = "header_deadline = \"1s\"\nkeepalive_timeout = \"2s\"\nmax_body = \"64KiB\"\n";
+    let gateway = Gateway::builder(config).replicas(&fleet).tls().start().await;
+    gateway.wait_ready(1).await;
+    let at_rest = descriptors(&gateway);
+
+    // Neither a preface nor a request.
+    for preface in [b"".as_slice(), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"] {
+        let (mut silent, since) = (tls::connect(&gateway, &[b"h2"]).await, now());
+        silent.write_all(preface).await.expect("open");
+        let mut seen = Vec::new();
+        drop(tokio::time::timeout(PATIENCE, silent.read_to_end(&mut seen)).await.expect("closed"));
+        assert!(since.elapsed() < Duration::from_secs(6), "{:?}", since.elapsed());
+    }
+
+    // Requests that are reset as soon as they are sent.
+    let (mut sender, mut driver) = tls::http2(tls::connect(&gateway, &[b"h2"]).await).await;
+    let mut sent = 0;
+    for _ in 0..2000 {
+        let Ok(ready) = sender.clone().ready().await else { break };
+        sender = ready;
+        let request = http::Request::post("https://localhost/v1/chat/completions").body(()).expect("a request");
+        let Ok((_, mut stream)) = sender.send_request(request, false) else { break };
+        drop(stream.send_data(chat("reset", true, 50).to_string().into(), true));
+        stream.send_reset(h2::Reason::CANCEL);
+        sent += 1;
+    }
+    assert!(sent > 0);
+    driver.abort_all();
+    gateway.wait_at_rest().await;
+
+    // More, and less, than the length that was promised; and more than is allowed.
+    for (length, body, expected) in [(3, 50, None), (50, 3, None), (70_000, 70_000, Some(413))] {
+        let (mut sender, _driver) = tls::http2(tls::connect(&gateway, &[b"h2"]).await).await;
+        let request = http::Request::post("https://localhost/v1/chat/completions").header("content-length", length);
+        let (answer, mut stream) = sender.send_request(request.body(()).expect("a request"), false).expect("sent");
+        drop(stream.send_data(vec![b' '; body].into(), true));
+        let answer = tokio::time::timeout(PATIENCE, answer).await.expect("an end");
+        match (answer, expected) {
+            (Ok(answer), Some(status)) => assert_eq!(answer.status(), status),
+            (Ok(answer), None) => assert!(answer.status().is_client_error(), "{}", answer.status()),
+            (Err(_), expected) => assert_eq!(expected, None),
+        }
+    }
+    let (mut sender, _driver) = tls::http2(tls::connect(&gateway, &[b"h2"]).await).await;
+    let (answer, _stream) = tls::send(&mut sender, &chat("after all that", false, 4)).await;
+    let answer: Value = serde_json::from_str(&tls::text(answer).await).expect("JSON");
+    assert_eq!(answer["choices"][0]["message"]["content"], crate::harness::expected("after all that", 4));
+    gateway.wait_at_rest().await;
+    // The idle ones are closed after their time.
+    gateway.wait_for("the descriptors of before", async |gateway| descriptors(gateway) <= at_rest + 4).await;
+    assert_eq!(gateway.metric("huntgroup_panics_total", "").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hang_ups_in_the_moment_of_the_last_chunk_lose_no_slot() {
+    let fleet = Fleet::of(2, &phone(2, 1000.0)).await;
+    let gateway = Gateway::over(&fleet, "").await;
+    let (before, port) = (descriptors(&gateway), gateway.public);
+    let leavers = JoinSet::from_iter((0..4).map(|client| async move {
+        for round in 0..50 {
+            let body = chat(&format!("{client} {round}"), true, 3);
+            let mut exchange = Client::connect(port).await.post(CHAT, &body).await;
+            let last = if round % 2 == 0 { "finish_reason\":\"" } else { "[DONE]" };
+            exchange.read_until(last).await;
+            exchange.leave();
+        }
+    }));
+    leavers.join_all().await;
+    gateway.wait_at_rest().await;
+    assert_eq!(fleet.over_subscribed(), 0);
+    gateway.wait_for("the descriptors of before", async |gateway| descriptors(gateway) <= before + 8).await;
+}
+
+/// A small generator of numbers: the same seed, the same run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, max: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % max
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn phones_that_die_and_clients_that_leave_at_random_leave_nothing_behind() {
+    let number = |name: &str, usual| std::env::var(name).map_or(usual, |text| text.parse().expect("a number"));
+    let (seconds, seed) = (number("HUNTGROUP_STORM_SECONDS", 6), number("HUNTGROUP_SEED", 1));
+    let fleet = Fleet::of(12, &phone(2, 20.0)).await;
+    let config = "[streams]\nfirst_token_min = \"3s\"\ngap_min = \"2s\"\nplain_total = \"5s\"\n[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n\
+                  penalty = \"1s\"\npenalty_cap = \"2s\"\n[pool]\nconnect_timeout = \"1s\"\ntls_timeout = \"1s\"\n";
+    let gateway = Gateway::over(&fleet, config).await;
+    let (before, port, end) = (descriptors(&gateway), gateway.public, now() + Duration::from_secs(seconds));
+    let clients = JoinSet::from_iter((0..40).map(|client| async move {
+        let mut dice = Dice(seed * 1000 + client);
+        while now() < end {
+            let body = chat(
+                &format!("{} {client}", "word ".repeat(dice.below(400) as usize)),
+                dice.below(2) == 0,
+                1 + dice.below(20) as u32,
+            );
+            let exchange = Client::connect(port).await.post(CHAT, &body).await;
+            let patience = Duration::from_millis(if dice.below(3) == 0 { dice.below(400) } else { 30_000 });
+            if let Ok(answer) = tokio::time::timeout(patience, exchange.answer()).await {
+                let known = matches!(answer.status, 200 | 502 | 503);
+                let ended = answer.clean == (answer.status != 200 || !answer.text().contains("\"error\""));
+                assert!(known && ended, "clean {}: {}{}", answer.clean, answer.head, answer.text());
+            }
+        }
+    }));
+    let storm = async {
+        let mut dice = Dice(seed);
+        while now() < end {
+            let phone = &fleet.phones[dice.below(12) as usize];
+            match dice.below(4) {
+                0 => phone.kill(),
+                1 => phone.set_fault(Fault::ResetAfter { chunks: 2 }),
+                2 => phone.set_fault(Fault::BlackHole),
+                _ => phone.set_fault(Fault::HangAfter { chunks: 1 }),
+            }
+            tokio::time::sleep(Duration::from_millis(20 + dice.below(150))).await;
+            let phone = &fleet.phones[dice.below(12) as usize];
+            phone.clear_fault();
+            if !phone.is_alive() {
+                phone.revive();
+            }
+            if dice.below(10) == 0 {
+                gateway.signal(Signal::HUP);
+            }
+        }
+    };
+    tokio::join!(storm, clients.join_all());
+    for phone in &fleet.phones {
+        phone.clear_fault();
+        if !phone.is_alive() {
+            phone.revive();
+        }
+    }
+    let quiet = now();
+    gateway.wait_at_rest().await;
+    assert!(quiet.elapsed() < Duration::from_secs(5), "{:?}", quiet.elapsed());
+    assert_eq!(fleet.over_subscribed(), 0);
+    gateway.wait_ready(12).await;
+    gateway.wait_for("the descriptors of before", async |gateway| descriptors(gateway) <= before + 16).await;
+    assert_eq!(gateway.metric("huntgroup_panics_total", "").await, 0.0);
+    assert!(gateway.chat(&chat("calm", true, 4)).await.is_whole("calm", 4));
 }

@@ -103,3 +103,23 @@ async fn an_unknown_model_is_refused_at_once_and_a_known_one_without_replica_wai
     assert!(answer.is_whole("early", 2), "{}{}", answer.head, answer.text());
     assert_eq!(answer.json()["model"], "gpt-4o-mini", "the client sees the name it asked for");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_short_of_memory_refuses_new_requests_and_nothing_else() {
+    let fleet = Fleet::of(1, &phone(1, 2.0)).await;
+    let gateway = Gateway::over(&fleet, "[limits]\nmax_memory = \"1GiB\"\n").await;
+    let mut running = gateway.client().await.post("/v1/chat/completions", &chat("running", true, 100)).await;
+    assert!(running.read_until("\"content\"").await);
+    let path = gateway.dir().join("huntgroup.toml");
+    let config = std::fs::read_to_string(&path).expect("the configuration");
+    std::fs::write(&path, config.replace("1GiB", "1MiB")).expect("a file");
+    assert!(gateway.admin("POST", "/admin/reload", Some(&json!({}))).await.status < 300);
+    gateway.wait_for("a refusal", async |gateway| gateway.chat(&chat("new", false, 1)).await.status == 503).await;
+    let refused = gateway.chat(&chat("new", false, 1)).await;
+    assert_eq!(refused.error().expect("an error")["code"], "overloaded", "{}", refused.text());
+    assert!(refused.text().contains("limits.max_memory"), "{}", refused.text());
+    assert!(running.answer().await.is_whole("running", 100), "what runs is left alone");
+    std::fs::write(&path, config).expect("a file");
+    assert!(gateway.admin("POST", "/admin/reload", Some(&json!({}))).await.status < 300);
+    gateway.wait_for("an answer", async |gateway| gateway.chat(&chat("new", false, 1)).await.status == 200).await;
+}

@@ -54,7 +54,7 @@ impl ServerCertVerifier for Anyone {
     }
 }
 
-async fn connect(gateway: &Gateway, alpn: &[&[u8]]) -> TlsStream<TcpStream> {
+pub async fn connect(gateway: &Gateway, alpn: &[&[u8]]) -> TlsStream<TcpStream> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -78,7 +78,7 @@ fn on_disk(gateway: &Gateway) -> CertificateDer<'static> {
 }
 
 /// An HTTP/2 connection that drives itself until it is dropped.
-async fn http2(tls: TlsStream<TcpStream>) -> (h2::client::SendRequest<Bytes>, tokio::task::JoinSet<()>) {
+pub async fn http2(tls: TlsStream<TcpStream>) -> (h2::client::SendRequest<Bytes>, tokio::task::JoinSet<()>) {
     let (sender, connection) = h2::client::handshake(tls).await.expect("HTTP/2");
     let mut driver = tokio::task::JoinSet::new();
     driver.spawn(async move {
@@ -88,7 +88,7 @@ async fn http2(tls: TlsStream<TcpStream>) -> (h2::client::SendRequest<Bytes>, to
     (sender.ready().await.expect("ready"), driver)
 }
 
-async fn send(
+pub async fn send(
     sender: &mut h2::client::SendRequest<Bytes>,
     body: &Value,
 ) -> (h2::client::ResponseFuture, h2::SendStream<Bytes>) {
@@ -98,7 +98,7 @@ async fn send(
     (answer, stream)
 }
 
-async fn text(answer: h2::client::ResponseFuture) -> String {
+pub async fn text(answer: h2::client::ResponseFuture) -> String {
     let mut body = answer.await.expect("an answer").into_body();
     let mut text = Vec::new();
     while let Some(piece) = body.data().await {

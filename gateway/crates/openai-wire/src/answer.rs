@@ -20,6 +20,29 @@ pub struct Answer {
     pub usage: Option<Usage>,
     /// The engine's own measurement, if it made one.
     pub timings: Option<EngineTimings>,
+    /// Bytes of text that the model wrote; counted only where `usage` is missing and has to be estimated.
+    pub text_bytes: u64,
+}
+
+/// Answers above this are not looked into for an estimate.
+const MAX_LOOKED_INTO: usize = 1 << 20;
+
+/// Bytes of the text in an answer, wherever its route keeps it. The second look at a body is paid only by engines that do
+/// not count.
+fn written(body: &[u8]) -> u64 {
+    fn sum(value: &serde_json::Value) -> u64 {
+        let list = |value: &serde_json::Value| value.as_array().map_or(0, |items| items.iter().map(sum).sum());
+        ["content", "text", "reasoning_content", "arguments"].iter().map(|key| text(&value[*key])).sum::<u64>()
+            + ["choices", "output", "content", "tool_calls"].iter().map(|key| list(&value[*key])).sum::<u64>()
+            + ["message", "function"].iter().filter_map(|key| value.get(*key)).map(sum).sum::<u64>()
+    }
+    fn text(value: &serde_json::Value) -> u64 {
+        value.as_str().map_or(0, |text| text.len() as u64)
+    }
+    if body.len() > MAX_LOOKED_INTO {
+        return body.len() as u64;
+    }
+    serde_json::from_slice(body).map_or(0, |value| sum(&value))
 }
 
 #[derive(Clone, Debug)]
@@ -69,7 +92,8 @@ pub fn decode_answer(
             Patch::Usage => segments.push(usage.unwrap_or_default().to_json(route).into()),
         },
     );
-    Ok(Answer { body: segments, usage, timings: found.timings })
+    let text_bytes = if usage.is_none() { written(&body) } else { 0 };
+    Ok(Answer { body: segments, usage, timings: found.timings, text_bytes })
 }
 
 /// What one scan gathers.

@@ -137,3 +137,20 @@ proptest! {
         prop_assert!(decode(Route::ChatCompletions, whole).is_ok());
     }
 }
+
+#[test]
+fn the_text_of_an_answer_is_measured_where_nobody_counted_its_tokens() {
+    let chat = r#"{"choices":[{"message":{"content":"12345","reasoning_content":"123","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}}]}"#;
+    let completion = r#"{"choices":[{"text":"1234567"},{"text":"1"}]}"#;
+    let messages = r#"{"type":"message","content":[{"type":"text","text":"123"}]}"#;
+    let responses = r#"{"object":"response","output":[{"content":[{"type":"output_text","text":"1234"}]}]}"#;
+    for (route, body, bytes) in [
+        (Route::ChatCompletions, chat, 10),
+        (Route::Completions, completion, 8),
+        (Route::Messages, messages, 3),
+        (Route::Responses, responses, 4),
+    ] {
+        let answer = decode(route, body).expect("sound");
+        assert_eq!((answer.usage, answer.text_bytes), (None, bytes), "{route:?}");
+    }
+}
