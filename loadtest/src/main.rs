@@ -11,7 +11,6 @@
 //!
 //! Scenario, records and report know nothing of HTTP: another way of playing fills the same records.
 
-mod chance;
 mod cli;
 mod client;
 mod clock;

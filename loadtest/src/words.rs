@@ -3,7 +3,7 @@
 //! A token is a word to a fake phone. A prompt of 7,000 words is a copy out of one long filler, after a first word that
 //! makes it unique (or, for a shared beginning, the same).
 
-use crate::chance::Chance;
+use simulation::rng::Rng;
 use std::fmt::Write as _;
 
 /// Words of the filler; longer texts go round.
@@ -20,7 +20,7 @@ impl Words {
     pub(crate) fn new(seed: u64) -> Self {
         const SYLLABLES: [&str; 16] =
             ["ba", "ce", "di", "fo", "gu", "ha", "ke", "li", "mo", "nu", "pa", "re", "si", "to", "vu", "za"];
-        let mut chance = Chance::new(seed, "words");
+        let mut chance = Rng::new(seed, "words");
         let (mut filler, mut starts) = (String::new(), Vec::with_capacity(FILLER_WORDS));
         for _ in 0..FILLER_WORDS {
             starts.push(filler.len());

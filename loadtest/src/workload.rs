@@ -5,10 +5,8 @@
 //! class's arrivals, one for its contents, one for each client of a closed loop (whose *times* do depend on the answers,
 //! but whose contents don't). Rejected: drawing while playing, from one stream: any late answer shifts all draws.
 
-use crate::{
-    chance::Chance,
-    scenario::{Arrivals, Class, Scenario},
-};
+use crate::scenario::{Arrivals, Class, Scenario};
+use simulation::rng::Rng;
 
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,7 +45,7 @@ const PER_CLIENT: u64 = 1 << 20;
 pub(crate) fn open_sessions(scenario: &Scenario) -> Vec<Session> {
     let mut sessions = Vec::new();
     for (index, class) in scenario.classes.iter().enumerate() {
-        let mut contents = Chance::new(scenario.seed, &format!("class:{}:body", class.name));
+        let mut contents = Rng::new(scenario.seed, &format!("class:{}:body", class.name));
         for start_s in arrival_times(class, scenario) {
             let number = sessions.len() as u64;
             sessions.push(draw_session(class, index, number, start_s, &mut contents));
@@ -62,7 +60,7 @@ pub(crate) struct Client<'s> {
     class: &'s Class,
     index: usize,
     next: u64,
-    contents: Chance,
+    contents: Rng,
 }
 
 impl<'s> Client<'s> {
@@ -73,7 +71,7 @@ impl<'s> Client<'s> {
             class,
             index,
             next: CLIENTS_FROM + ((index as u64) << 34) + client as u64 * PER_CLIENT,
-            contents: Chance::new(scenario.seed, &format!("class:{}:client:{client}", class.name)),
+            contents: Rng::new(scenario.seed, &format!("class:{}:client:{client}", class.name)),
         }
     }
 }
@@ -88,9 +86,9 @@ impl Iterator for Client<'_> {
     }
 }
 
-fn draw_session(class: &Class, index: usize, number: u64, start_s: f64, chance: &mut Chance) -> Session {
+fn draw_session(class: &Class, index: usize, number: u64, start_s: f64, chance: &mut Rng) -> Session {
     let weights = class.templates.iter().map(|template| template.weight);
-    let template = (!class.templates.is_empty()).then(|| chance.pick(weights));
+    let template = (!class.templates.is_empty()).then(|| chance.weighted(weights));
     let shared = template.map_or(0, |template| class.templates[template].tokens);
     let wanted = draw_turns(class, chance);
     let mut turns: Vec<Turn> = Vec::with_capacity(wanted);
@@ -110,7 +108,7 @@ fn draw_session(class: &Class, index: usize, number: u64, start_s: f64, chance: 
 }
 
 /// Geometrically distributed with the class's mean.
-fn draw_turns(class: &Class, chance: &mut Chance) -> usize {
+fn draw_turns(class: &Class, chance: &mut Rng) -> usize {
     if class.turns <= 1.0 {
         return 1;
     }
@@ -118,7 +116,7 @@ fn draw_turns(class: &Class, chance: &mut Chance) -> usize {
 }
 
 fn arrival_times(class: &Class, scenario: &Scenario) -> Vec<f64> {
-    let mut chance = Chance::new(scenario.seed, &format!("class:{}:arrivals", class.name));
+    let mut chance = Rng::new(scenario.seed, &format!("class:{}:arrivals", class.name));
     match class.arrivals {
         Arrivals::Clients { .. } => Vec::new(),
         Arrivals::Batch { count, at_s } => vec![at_s; count as usize],
@@ -132,7 +130,7 @@ fn arrival_times(class: &Class, scenario: &Scenario) -> Vec<f64> {
             .collect()
         }
         Arrivals::OnOff { high, low, high_s, low_s } => {
-            let mut states = Chance::new(scenario.seed, &format!("class:{}:state", class.name));
+            let mut states = Rng::new(scenario.seed, &format!("class:{}:state", class.name));
             let (mut times, mut now, mut busy) = (Vec::new(), 0.0, false);
             let mut until = states.exponential(low_s);
             while now < scenario.duration_s {

@@ -9,11 +9,11 @@ use super::{
     play::settle,
 };
 use crate::{
-    chance::Chance,
     client::{BadUrl, Pool, call},
     scenario::{PhoneGroup, Scenario},
 };
 use fakephone::{Dialect, PhoneConfig, Relay, SpawnError};
+use simulation::rng::Rng;
 use std::{
     fmt::Write as _,
     fs::File,
@@ -198,7 +198,7 @@ fn tail(path: &Path) -> String {
 fn spawn_phones(scenario: &Scenario, relay: &Relay) -> Result<Vec<OwnPhone>, OwnError> {
     let mut phones = Vec::with_capacity(scenario.fleet.len());
     for (number, (group, kind)) in scenario.fleet.phones().enumerate() {
-        let mut chance = Chance::new(scenario.seed, &format!("phone:{number}:speed"));
+        let mut chance = Rng::new(scenario.seed, &format!("phone:{number}:speed"));
         let factor = (kind.jitter * chance.normal()).exp();
         let mut config = phone_config(kind, factor, scenario.fleet.time_scale);
         config.seed = scenario.seed.wrapping_mul(1_000_003).wrapping_add(number as u64);

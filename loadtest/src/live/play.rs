@@ -184,7 +184,7 @@ async fn start_by_the_clock(play: Arc<Play>) {
 /// One client of a closed loop.
 async fn run_client(play: Arc<Play>, class: usize, client: usize) {
     let think_s = play.scenario.classes[class].think_s;
-    let mut pauses = crate::chance::Chance::new(play.scenario.seed, &format!("client:{class}:{client}:pauses"));
+    let mut pauses = simulation::rng::Rng::new(play.scenario.seed, &format!("client:{class}:{client}:pauses"));
     for session in Client::new(&play.scenario, class, client) {
         let whole = run_session(&play, session, clock::now()).await;
         let pause = if whole { Duration::ZERO } else { AFTER_FAILURE };

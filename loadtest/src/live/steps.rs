@@ -5,12 +5,10 @@ use super::{
     fleet::{FleetError, Known},
     play::Play,
 };
-use crate::{
-    chance::Chance,
-    scenario::{Pick, Step, StepAt},
-};
+use crate::scenario::{Pick, Step, StepAt};
 use fakephone::{Fault, FaultOrder};
 use serde_json::json;
+use simulation::rng::Rng;
 use std::{collections::BTreeSet, sync::Arc};
 
 /// A step that could not be made.
@@ -40,7 +38,7 @@ struct Stage {
     joined: Vec<bool>,
     failed: BTreeSet<usize>,
     drained: BTreeSet<usize>,
-    chance: Chance,
+    chance: Rng,
 }
 
 /// Makes the scenario's steps until the last or the end.
@@ -51,7 +49,7 @@ pub(super) async fn run(play: Arc<Play>) {
         phones,
         failed: BTreeSet::new(),
         drained: BTreeSet::new(),
-        chance: Chance::new(play.scenario.seed, "steps"),
+        chance: Rng::new(play.scenario.seed, "steps"),
         play: play.clone(),
     };
     let step = |StepAt { at_s, step }: &StepAt| (*at_s, Due::Step(step.clone()));

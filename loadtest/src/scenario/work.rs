@@ -1,7 +1,7 @@
 //! The work of a scenario: who asks what, and when.
 
 use super::table::{Item, Table};
-use crate::chance::Chance;
+use simulation::rng::Rng;
 
 /// One kind of work.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,7 +94,7 @@ pub(crate) enum Length {
 
 impl Length {
     /// Draws one, at least 1.
-    pub(crate) fn draw(&self, chance: &mut Chance) -> u32 {
+    pub(crate) fn draw(&self, chance: &mut Rng) -> u32 {
         let drawn = match *self {
             Self::Uniform(min, max) => min + (chance.unit() * (max - min + 1.0)).floor(),
             Self::LogNormal { mean, sigma, min, max } => {

@@ -1,12 +1,12 @@
 //! Many phones in one process, behind one relay or on ports of their own.
 
-use crate::chance::Chance;
 use crate::config::{Dialect, PhoneConfig, UnknownDialect};
 use crate::handle::{PhoneHandle, SpawnError, spawn_at};
 use crate::relay::Relay;
 use crate::stats::PhoneStats;
 use serde::{Deserialize, Serialize};
 use simulation::phone::{PhoneSpeed, UnknownSpeed};
+use simulation::rng::Rng;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
@@ -34,7 +34,7 @@ const JITTER: f64 = 0.15;
 /// middle, 10 % low, each a little faster or slower than its class.
 #[must_use]
 pub fn as_in_the_market(config: PhoneConfig) -> PhoneConfig {
-    let mut chance = Chance::new(config.seed ^ 0x6d61_726b_6574);
+    let mut chance = Rng::from_seed(config.seed ^ 0x6d61_726b_6574);
     let mut draw = chance.unit();
     let class = CLASSES.iter().find(|class| {
         draw -= class.share;

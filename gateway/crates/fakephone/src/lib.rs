@@ -25,7 +25,6 @@
 mod answer;
 mod ask;
 mod authority;
-mod chance;
 mod clock;
 mod config;
 mod control;

@@ -1,13 +1,13 @@
 //! One phone's state: its engine, its wire, its orders to fail, its book.
 
 use crate::authority::Certificates;
-use crate::chance::Chance;
 use crate::clock;
 use crate::config::{Dialect, PhoneConfig};
 use crate::engine::Engine;
 use crate::fault::{Fault, FaultOrder, WrongCertificate};
 use crate::link::{Ending, Entrance, Link};
 use crate::stats::Book;
+use simulation::rng::Rng;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,7 +31,7 @@ struct State {
     loading_until: Option<Instant>,
     order: FaultOrder,
     arrivals: u64,
-    chance: Chance,
+    chance: Rng,
     /// What the last prompt was about, for answers that are swapped.
     last_subject: String,
 }
@@ -63,7 +63,7 @@ impl Phone {
                 loading_until: None,
                 order: Fault::None.into(),
                 arrivals: 0,
-                chance: Chance::new(config.seed),
+                chance: Rng::from_seed(config.seed),
                 last_subject: String::new(),
             }),
             connections: AtomicU64::new(0),

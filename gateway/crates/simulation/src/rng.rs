@@ -17,6 +17,11 @@ impl Rng {
         Self(hash ^ seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
+    /// The one stream of a seed that stands for itself.
+    pub const fn from_seed(seed: u64) -> Self {
+        Self(seed)
+    }
+
     /// Sixty-four random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -56,6 +61,27 @@ impl Rng {
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         from.get(self.below(from.len()))
     }
+
+    /// An index into `weights`, in proportion to them.
+    pub fn weighted(&mut self, weights: impl Iterator<Item = f64> + Clone) -> usize {
+        let mut left = self.unit() * weights.clone().sum::<f64>();
+        let mut last = 0;
+        for (index, weight) in weights.enumerate() {
+            if left < weight {
+                return index;
+            }
+            left -= weight;
+            last = index;
+        }
+        last
+    }
+
+    /// A random order (Fisher-Yates from the end).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for index in (1..items.len()).rev() {
+            items.swap(index, self.below(index + 1));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -80,6 +106,11 @@ mod tests {
         assert!(mean((0..n).map(|_| rng.normal()).collect()).abs() < 0.02);
         assert!((mean((0..n).map(|_| rng.normal().powi(2)).collect()) - 1.0).abs() < 0.03);
         assert!((0..n).all(|_| rng.below(3) < 3));
+        assert!((mean((0..n).map(|_| rng.weighted([1.0, 3.0].into_iter()) as f64).collect()) - 0.75).abs() < 0.02);
         assert_eq!(rng.pick::<u8>(&[]), None);
+        let mut order = [0, 1, 2, 3];
+        rng.shuffle(&mut order);
+        order.sort_unstable();
+        assert_eq!(order, [0, 1, 2, 3]);
     }
 }

@@ -58,7 +58,7 @@ fn inputs(input: &Value) -> std::result::Result<Vec<String>, Refusal> {
 
 /// A vector of length one that depends on the text alone.
 fn embedding(text: &str, dimensions: usize) -> Vec<f32> {
-    let mut chance = crate::chance::Chance::new(fnv(text.as_bytes()));
+    let mut chance = simulation::rng::Rng::from_seed(fnv(text.as_bytes()));
     let raw: Vec<f64> = (0..dimensions).map(|_| chance.unit() * 2.0 - 1.0).collect();
     let length = raw.iter().map(|x| x * x).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
     raw.iter().map(|x| (x / length) as f32).collect()
