@@ -21,7 +21,7 @@ impl Shared {
     /// The replica that a path names by number, name or address.
     fn find(&self, name: &str) -> Result<std::sync::Arc<Replica>, AdminError> {
         let not_found = || {
-            let shown: String = name.chars().filter(|letter| !letter.is_control()).take(200).collect();
+            let shown: String = name.chars().take(200).collect();
             AdminError::NotFound(format!("no replica has the number, name or url {shown:?}"))
         };
         self.app.fleet.find(name).ok_or_else(not_found)

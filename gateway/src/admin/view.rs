@@ -40,6 +40,8 @@ pub struct ReplicaView {
     pub problem: Option<String>,
     /// Seconds until it may be tried again.
     pub penalty_s: Option<f64>,
+    /// Seconds until it gets new work, when it said that it is full.
+    pub rests_s: Option<f64>,
     /// Models by the name that clients use.
     pub models: Vec<String>,
     /// The replica's own names, where they differ.
@@ -181,6 +183,10 @@ impl ReplicaView {
             state_reason: view.map_or("", |view| view.why.name()),
             problem: if is_well { None } else { app.fleet.complaint(replica) },
             penalty_s: view.and_then(|view| view.penalty_until).map(|until| until.since(now).as_secs_f64()),
+            rests_s: view
+                .and_then(|view| view.rests_until)
+                .filter(|until| *until > now)
+                .map(|until| until.since(now).as_secs_f64()),
             models: facts.models.iter().map(|model| model.name.to_string()).collect(),
             model_names: facts
                 .models

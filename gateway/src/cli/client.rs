@@ -7,18 +7,16 @@ use std::{
     future::{Future, poll_fn},
     path::Path,
     pin::{Pin, pin},
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body::{Body, Frame};
+use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::net::TcpStream;
 
 use crate::config::secret::{self, Secret, SecretError, Sources};
 
@@ -45,6 +43,17 @@ pub struct AdminArgs {
     // By reference only: other users of the machine can read a command's arguments.
     #[arg(id = "admin_token", long = "token", value_name = "REF")]
     pub token: Option<String>,
+}
+
+/// What every command that talks to a gateway takes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Common {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The gateway.
+    #[command(flatten)]
+    pub admin: AdminArgs,
 }
 
 /// Why a command failed.
@@ -185,7 +194,7 @@ impl AdminClient {
     async fn exchange(&self, request: Request<Whole>) -> Result<(StatusCode, Bytes), CliError> {
         let unreachable = |why: String| CliError::Unreachable { url: self.url.clone(), why };
         let stream = TcpStream::connect(&self.authority).await.map_err(|error| unreachable(error.to_string()))?;
-        let handshake = hyper::client::conn::http1::handshake(Io(stream)).await;
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| unreachable(error.to_string()))?;
         let mut connection = pin!(connection);
         let mut call = pin!(async {
@@ -275,38 +284,6 @@ impl Body for Whole {
 
     fn size_hint(&self) -> http_body::SizeHint {
         http_body::SizeHint::with_exact(self.0.as_ref().map_or(0, |body| body.len() as u64))
-    }
-}
-
-/// A tokio socket as hyper sees one. Reads go through a small buffer: the copy is what safe code costs.
-struct Io(TcpStream);
-
-impl hyper::rt::Read for Io {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        mut target: hyper::rt::ReadBufCursor<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        let mut bytes = [0; 8192];
-        let room = target.remaining().min(bytes.len());
-        let mut buffer = ReadBuf::new(&mut bytes[..room]);
-        ready!(Pin::new(&mut self.0).poll_read(context, &mut buffer))?;
-        target.put_slice(buffer.filled());
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl hyper::rt::Write for Io {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
     }
 }
 

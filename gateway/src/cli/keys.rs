@@ -7,7 +7,7 @@ use scheduler::Class;
 use serde_json::{Map, Value, json};
 
 use super::{
-    client::{AdminArgs, AdminClient, CliError},
+    client::{AdminClient, CliError, Common},
     table::{Align, Table, cell, names, print_json},
 };
 use crate::config::Moment;
@@ -71,12 +71,9 @@ pub struct CreateArgs {
     /// The most urgent class it may ask for [default: its tenant's]
     #[arg(long, value_name = "CLASS", value_parser = class)]
     pub max_class: Option<&'static str>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// The gateway.
+    /// The gateway, and how to print.
     #[command(flatten)]
-    pub admin: AdminArgs,
+    pub common: Common,
 }
 
 /// Flags of `keys list`.
@@ -95,12 +92,9 @@ pub struct ListArgs {
     /// Revoked ones too
     #[arg(long)]
     pub all: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// The gateway.
+    /// The gateway, and how to print.
     #[command(flatten)]
-    pub admin: AdminArgs,
+    pub common: Common,
 }
 
 /// Flags of `keys revoke`.
@@ -113,12 +107,9 @@ Requests that run already are finished.")]
 pub struct RevokeArgs {
     /// The key's number, as `keys list` shows it
     pub id: u32,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// The gateway.
+    /// The gateway, and how to print.
     #[command(flatten)]
-    pub admin: AdminArgs,
+    pub common: Common,
 }
 
 /// A class by its name.
@@ -136,9 +127,9 @@ fn class(name: &str) -> Result<&'static str, NoClass> {
 /// The gateway can't be reached, or refuses.
 pub async fn run(args: KeysArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {
     match args.command {
-        KeysCommand::Create(args) => create(&AdminClient::from_args(&args.admin)?, &args, out, err).await,
-        KeysCommand::List(args) => list(&AdminClient::from_args(&args.admin)?, &args, out).await,
-        KeysCommand::Revoke(args) => revoke(&AdminClient::from_args(&args.admin)?, &args, out).await,
+        KeysCommand::Create(args) => create(&AdminClient::from_args(&args.common.admin)?, &args, out, err).await,
+        KeysCommand::List(args) => list(&AdminClient::from_args(&args.common.admin)?, &args, out).await,
+        KeysCommand::Revoke(args) => revoke(&AdminClient::from_args(&args.common.admin)?, &args, out).await,
     }
 }
 
@@ -161,7 +152,7 @@ async fn create(
     ];
     body.extend(stated.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
     let made = client.post("/admin/keys", &Value::Object(body)).await?;
-    if args.json {
+    if args.common.json {
         return Ok(print_json(out, &made)?);
     }
     // The key alone goes to the output, so that it can be piped into a file or a secret store.
@@ -179,7 +170,7 @@ async fn list(client: &AdminClient, args: &ListArgs, out: &mut dyn Write) -> Res
         live && args.tenant.as_ref().is_none_or(|tenant| key["tenant"].as_str() == Some(tenant))
     };
     let keys: Vec<Value> = all.into_iter().filter(wanted).collect();
-    if args.json {
+    if args.common.json {
         return Ok(print_json(out, &json!({ "object": "list", "data": keys }))?);
     }
     let mut table = Table::new(&[
@@ -219,7 +210,7 @@ async fn list(client: &AdminClient, args: &ListArgs, out: &mut dyn Write) -> Res
 
 async fn revoke(client: &AdminClient, args: &RevokeArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let ended = client.delete(&format!("/admin/keys/{}", args.id)).await?;
-    if args.json {
+    if args.common.json {
         return Ok(print_json(out, &ended)?);
     }
     writeln!(out, "Key {} is revoked.", args.id)?;

@@ -13,7 +13,7 @@ use scheduler::ReplicaState;
 use serde_json::{Map, Value, json};
 
 use super::{
-    client::{AdminArgs, AdminClient, CliError},
+    client::{AdminClient, CliError, Common},
     table::{Align, Table, cell, names, print_json, printable},
 };
 use crate::{
@@ -59,16 +59,6 @@ enum ReplicasCommand {
     Remove(RemoveArgs),
     /// Add many: a list made with `replicas list --json`, or by the Laya app's deploy script
     Import(ImportArgs),
-}
-
-#[derive(Clone, Debug, Args)]
-struct Common {
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    /// The gateway.
-    #[command(flatten)]
-    admin: AdminArgs,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -379,14 +369,23 @@ fn summary(replicas: &[Value]) -> String {
 
 /// What to know about a replica besides numbers: why it gets no work, and what comes next.
 fn note(replica: &Value) -> String {
-    let next = match replica["penalty_s"].as_f64() {
-        Some(seconds) if replica["state"] == "out" => format!("tried again in {}", length(seconds)),
-        _ if replica["removing"] == true => "is removed once it is empty".into(),
-        _ if replica["drained"] == true => "drained: nothing runs there".into(),
-        _ => String::new(),
+    let problem = replica["problem"].as_str().unwrap_or_default();
+    let next = if replica["removing"] == true {
+        "is removed once it is empty".into()
+    } else if replica["drained"] == true {
+        "drained: nothing runs there".into()
+    } else if let Some(seconds) = replica["rests_s"].as_f64() {
+        format!("says that it is full; gets work again in {}", length(seconds.ceil()))
+    } else if let (Some(seconds), "out") = (replica["penalty_s"].as_f64(), cell(replica, "state").as_str()) {
+        format!("tried again in {}", length(seconds.ceil()))
+    } else {
+        String::new()
     };
-    let parts = [replica["problem"].as_str().unwrap_or_default(), &next];
-    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+    match (problem, next.as_str()) {
+        ("", next) => next.to_owned(),
+        (problem, "") => problem.to_owned(),
+        (problem, next) => format!("{problem} ({next})"),
+    }
 }
 
 fn row(replica: &Value) -> [String; 12] {
@@ -545,7 +544,9 @@ ID  NAME  STATE    FOR  BUSY  MODELS  ENGINE  READ/S  WRITE/S  GOOD  BAD  NOTE
         let out = json!({"state": "out", "problem": "nobody accepts the connection", "penalty_s": 75.2});
         let drained = json!({"state": "draining", "draining": true, "drained": true, "problem": null});
         let leaving = json!({"state": "draining", "draining": true, "removing": true});
-        assert_eq!(note(&out), "nobody accepts the connection; tried again in 1m15s");
+        let full = json!({"state": "ready", "rests_s": 3.2});
+        assert_eq!(note(&out), "nobody accepts the connection (tried again in 1m16s)");
+        assert_eq!(note(&full), "says that it is full; gets work again in 4s");
         assert_eq!(note(&drained), "drained: nothing runs there");
         assert_eq!(note(&leaving), "is removed once it is empty");
         assert_eq!(note(&json!({"state": "ready", "penalty_s": null})), "");

@@ -169,30 +169,23 @@ impl Fleet {
         };
         replica.past().note(Transition { at_ms: now_ms(), from, to, why, detail: detail.clone() });
         self.telemetry.replica_changed(&replica.label, to.name(), why.name());
-        let (label, why_name, detail_text) = (&replica.label, why.name(), detail.as_deref());
-        let replica = &**label;
-        let (from_name, to_name) = (from.name(), to.name());
+        let label = &replica.label;
+        // A macro, because the level of an event is a constant.
+        macro_rules! tell {
+            ($level:ident) => {
+                tracing::$level!(
+                    replica = &**label,
+                    from = from.name(),
+                    to = to.name(),
+                    why = why.name(),
+                    detail = detail.as_deref(),
+                    "replica changed"
+                )
+            };
+        }
         match to {
-            ReplicaState::Out | ReplicaState::Misconfigured => {
-                tracing::warn!(
-                    replica,
-                    from = from_name,
-                    to = to_name,
-                    why = why_name,
-                    detail = detail_text,
-                    "replica changed"
-                );
-            }
-            _ => {
-                tracing::info!(
-                    replica,
-                    from = from_name,
-                    to = to_name,
-                    why = why_name,
-                    detail = detail_text,
-                    "replica changed"
-                );
-            }
+            ReplicaState::Out | ReplicaState::Misconfigured => tell!(warn),
+            _ => tell!(info),
         }
         self.feed.send(id, label, PoolChange::State { from, to, why, detail });
         self.heard.notify_waiters();

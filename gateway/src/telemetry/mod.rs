@@ -10,8 +10,8 @@
 //! | `access` | the log line of one request |
 //! | `init` | where log lines go |
 //!
-//! Labels come from configuration, never from what a client or a phone wrote: an unknown model is [`OTHER`], and so is
-//! what passes the caps. Prompts, answers and keys are never logged and never labels. Rejected: the global registry (two
+//! Labels come from configuration and from what probes found, never from what a client wrote: an unknown model is
+//! [`OTHER`], and so is what passes the caps. Prompts, answers and keys are never logged and never labels. Rejected: the global registry (two
 //! gateways in one test process would share it), a metrics facade (its recorder is global as well), counting at several
 //! places of the path (an early return would skip one; the record's drop can't be skipped).
 
