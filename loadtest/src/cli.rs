@@ -13,7 +13,8 @@ Examples:
     loadtest live scenarios/steady.toml --url http://127.0.0.1:8080 --key \"$KEY\" --any-answer
 
   With fake phones of another process: count over-subscription and make phones fail; look at the gateway's gauges:
-    fakephone --phones 100 --mix --speed 0.8b --time-scale 20 --relay 127.0.0.1:8443 --control 127.0.0.1:8444
+    fakephone --phones 100 --mix --speed 0.8b --time-scale 20 \\
+        --relay 127.0.0.1:8443 --control 127.0.0.1:8444
     loadtest live scenarios/chaos.toml --key \"$KEY\" --control http://127.0.0.1:8444 \\
         --admin http://127.0.0.1:9091 --token \"$TOKEN\"
 
