@@ -10,6 +10,7 @@ mod demo;
 mod keys;
 mod replicas;
 mod serve;
+mod show;
 mod table;
 
 use std::{

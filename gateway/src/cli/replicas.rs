@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     client::{AdminClient, CliError, Common},
+    show,
     table::{Align, Table, cell, names, print_json, printable},
 };
 use crate::{
@@ -34,6 +35,7 @@ A replica is named by its number, its name or its URL.
 
 Examples:
   huntgroup replicas list
+  huntgroup replicas show 0123456789abcdef
   huntgroup replicas add https://0123456789abcdef.acu.run --slots 2 --label room=4
   huntgroup replicas drain 0123456789abcdef --wait
   huntgroup replicas patch 0123456789abcdef --expires-at 2027-01-31T18:00:00Z
@@ -47,6 +49,8 @@ pub struct ReplicasArgs {
 enum ReplicasCommand {
     /// List the replicas
     List(ListArgs),
+    /// Show everything about one replica: why it gets no work, how its requests ended, what happened to it
+    Show(ShowArgs),
     /// Add a replica; what is not said is found by probing
     Add(AddArgs),
     /// Change what is said about a replica
@@ -172,6 +176,18 @@ struct DrainArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
+  huntgroup replicas show pixel-7
+  huntgroup replicas show 3 --json")]
+struct ShowArgs {
+    /// Number, name or URL
+    replica: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
   huntgroup replicas undrain pixel-7")]
 struct UndrainArgs {
     /// Number, name or URL
@@ -235,6 +251,15 @@ fn moment(text: &str) -> Result<u64, NoMoment> {
 pub async fn run(args: ReplicasArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {
     match args.command {
         ReplicasCommand::List(args) => list(&client(&args.common)?, &args, out).await,
+        ReplicasCommand::Show(args) => {
+            let replica = client(&args.common)?.get(&path(&args.replica, "")).await?;
+            if args.common.json {
+                print_json(out, &replica)?
+            } else {
+                show::write(&replica, out)?
+            }
+            Ok(())
+        }
         ReplicasCommand::Add(args) => {
             let mut body = stated(&args.stated)?;
             body.insert("url".into(), json!(args.url));
@@ -368,7 +393,7 @@ fn summary(replicas: &[Value]) -> String {
 }
 
 /// What to know about a replica besides numbers: why it gets no work, and what comes next.
-fn note(replica: &Value) -> String {
+pub(super) fn note(replica: &Value) -> String {
     let problem = replica["problem"].as_str().unwrap_or_default();
     let next = if replica["removing"] == true {
         "is removed once it is empty".into()
@@ -407,7 +432,7 @@ fn row(replica: &Value) -> [String; 12] {
 }
 
 /// A length of time in its two largest units.
-fn length(seconds: f64) -> String {
+pub(super) fn length(seconds: f64) -> String {
     let seconds = seconds as u64;
     match seconds {
         0..60 => format!("{seconds}s"),

@@ -1,0 +1,140 @@
+//! `huntgroup replicas show`: everything about one replica, for whoever has to repair it.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+use super::{
+    replicas::{length, note},
+    table::{cell, names, printable},
+};
+use crate::config::Moment;
+
+/// Writes what is known about a replica, a line a subject; subjects without anything to say are left out.
+///
+/// # Errors
+/// The output can't be written.
+pub fn write(replica: &Value, out: &mut dyn Write) -> io::Result<()> {
+    let [name, id, url] = ["name", "id", "url"].map(|field| cell(replica, field));
+    writeln!(out, "{name} (number {id}, {url})")?;
+    let subjects = [
+        ("state", state(replica)),
+        ("note", printable(&note(replica))),
+        ("models", names(&replica["models"])),
+        ("routes", names(&replica["routes"])),
+        ("engine", listed(replica, &[("", "dialect"), ("build ", "build")])),
+        ("slots", slots(replica)),
+        ("context", suffixed(replica, "context_tokens", " tokens")),
+        ("reads", suffixed(replica, "prefill_tokens_per_second", " tokens/s")),
+        ("writes", suffixed(replica, "decode_tokens_per_second", " tokens/s")),
+        ("attempts", pairs(&replica["attempts"], " ")),
+        ("labels", pairs(&replica["labels"], "=")),
+        ("source", format!("{}, since {}", cell(replica, "source"), moment(&replica["added_at"]))),
+        ("expires", moment(&replica["expires_at"])),
+        ("probe", probe(&replica["last_probe"])),
+    ];
+    for (subject, text) in subjects.iter().filter(|(_, text)| !text.is_empty() && text != "-") {
+        writeln!(out, "  {subject:<9} {text}")?;
+    }
+    let history = replica["history"].as_array().map_or(&[][..], Vec::as_slice);
+    if !history.is_empty() {
+        writeln!(out, "  history   oldest first")?;
+    }
+    for change in history {
+        let [from, to, reason] = ["from", "to", "reason"].map(|field| cell(change, field));
+        let detail = change["detail"].as_str().map(|detail| format!(": {}", printable(detail))).unwrap_or_default();
+        writeln!(out, "    {}  {from} -> {to}, {reason}{detail}", moment(&change["at"]))?;
+    }
+    Ok(())
+}
+
+fn state(replica: &Value) -> String {
+    let since = replica["state_for_s"].as_f64().map(length).unwrap_or_default();
+    format!("{} for {since}, reason: {}", cell(replica, "state"), cell(replica, "state_reason"))
+}
+
+fn slots(replica: &Value) -> String {
+    let [running, slots, usable] = ["in_flight", "slots", "usable_slots"].map(|field| cell(replica, field));
+    format!("{running} of {slots} busy, {usable} usable now")
+}
+
+fn probe(probe: &Value) -> String {
+    if probe.is_null() {
+        return String::new();
+    }
+    let took = probe["took_ms"].as_f64().unwrap_or_default();
+    format!("{}, {}, took {took:.0} ms", moment(&probe["at"]), cell(probe, "result"))
+}
+
+/// Fields with what stands before them; those that are not there are left out.
+fn listed(replica: &Value, fields: &[(&str, &str)]) -> String {
+    let there = fields.iter().filter(|(_, field)| !replica[*field].is_null());
+    there.map(|(before, field)| format!("{before}{}", cell(replica, field))).collect::<Vec<_>>().join(", ")
+}
+
+fn suffixed(replica: &Value, field: &str, unit: &str) -> String {
+    match &replica[field] {
+        Value::Null => String::new(),
+        value => value
+            .as_f64()
+            .map(|number| format!("{:.1}", number).trim_end_matches(".0").to_owned() + unit)
+            .unwrap_or_default(),
+    }
+}
+
+/// `5 status, 30 ok` or `room=4`.
+fn pairs(object: &Value, between: &str) -> String {
+    let fields = object.as_object().into_iter().flatten();
+    let counted = between == " ";
+    let text = |(name, value): (&String, &Value)| {
+        let (name, value) = (printable(name), value.as_str().map_or_else(|| value.to_string(), printable));
+        if counted { format!("{value}{between}{name}") } else { format!("{name}{between}{value}") }
+    };
+    fields.map(text).collect::<Vec<_>>().join(", ")
+}
+
+fn moment(seconds: &Value) -> String {
+    let seconds = seconds.as_f64().filter(|seconds| *seconds >= 0.0);
+    seconds.and_then(|seconds| Moment::from_unix_seconds(seconds as u64)).map(|at| at.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_replica_is_shown_with_its_reason_its_attempts_and_its_history() {
+        let replica = json!({
+            "id": 3, "name": "p", "url": "https://p.acu.run", "state": "out", "state_for_s": 75.0,
+            "state_reason": "soft_failure", "problem": "its answers break off", "penalty_s": 4.5,
+            "models": ["tiny"], "routes": ["completions"], "dialect": "llama", "build": null, "in_flight": 0, "slots": 2,
+            "usable_slots": 0, "context_tokens": 8192, "prefill_tokens_per_second": null,
+            "decode_tokens_per_second": 18.44, "attempts": {"cut": 5, "ok": 30}, "labels": {"room": "4\u{1b}"},
+            "source": "config", "added_at": 60, "expires_at": null,
+            "last_probe": {"at": 61.5, "took_ms": 12.3, "result": "ready", "detail": "ready"},
+            "history": [{"at": 62.0, "from": "ready", "to": "out", "reason": "soft_failure", "detail": "its answers break off"}],
+        });
+        let mut out = Vec::new();
+        write(&replica, &mut out).unwrap();
+        let expected = "\
+p (number 3, https://p.acu.run)
+  state     out for 1m15s, reason: soft_failure
+  note      its answers break off (tried again in 5s)
+  models    tiny
+  routes    completions
+  engine    llama
+  slots     0 of 2 busy, 0 usable now
+  context   8192 tokens
+  writes    18.4 tokens/s
+  attempts  5 cut, 30 ok
+  labels    room=4\\u{1b}
+  source    config, since 1970-01-01T00:01:00Z
+  probe     1970-01-01T00:01:01Z, ready, took 12 ms
+  history   oldest first
+    1970-01-01T00:01:02Z  ready -> out, soft_failure: its answers break off
+";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}
