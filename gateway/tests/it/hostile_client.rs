@@ -473,3 +473,119 @@ async fn phones_that_die_and_clients_that_leave_at_random_leave_nothing_behind()
     assert_eq!(gateway.metric("huntgroup_panics_total", "").await, 0.0);
     assert!(gateway.chat(&chat("calm", true, 4)).await.is_whole("calm", 4));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_thousand_connections_of_one_address_leave_room_for_others_and_nothing_behind() {
+    let fleet = Fleet::of(1, &phone(1, 1000.0)).await;
+    let gateway = Gateway::over(&fleet, "").await;
+    let file = gateway.dir().join("huntgroup.toml");
+    let text = fs::read_to_string(&file).expect("a file");
+    fs::write(&file, text.replace("max_connections_per_address = 4096", "max_connections_per_address = 50"))
+        .expect("a file");
+    assert_eq!(gateway.admin("POST", "/admin/reload", Some(&json!({}))).await.status, 200);
+    let before = descriptors(&gateway);
+    let mut open = Vec::new();
+    for _ in 0..2000 {
+        open.push(TcpStream::connect(("127.0.0.1", gateway.public)).await.expect("accepted"));
+    }
+    gateway.wait_for("50 open connections", async |g| descriptors(g) <= before + 50 + 4).await;
+    // Another address of this host.
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.bind("127.0.0.2:0".parse().expect("an address")).expect("bound");
+    let mut other = socket.connect(([127, 0, 0, 1], gateway.public).into()).await.expect("accepted");
+    other.write_all(&post(CHAT, "", chat("other", false, 2).to_string().as_bytes())).await.expect("open");
+    assert!(read_answers(&mut other, 1).await.starts_with("HTTP/1.1 200 "));
+    drop((open, other));
+    gateway.wait_for("the descriptors of before", async |g| descriptors(g) <= before + 8).await;
+    assert!(gateway.chat(&chat("first again", false, 2)).await.is_whole("first again", 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn endless_heads_are_cut_off() {
+    let fleet = Fleet::of(1, &phone(1, 1000.0)).await;
+    let gateway = Gateway::over(&fleet, "").await;
+    let mut stream = send(&gateway, b"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\n").await;
+    let (line, mut sent) = (format!("x-{}: {}\r\n", "n".repeat(20), "v".repeat(4000)), 0);
+    // An error says that the gateway closed.
+    while sent < 10 << 20 && stream.write_all(line.as_bytes()).await.is_ok() {
+        sent += line.len();
+    }
+    drop(stream.write_all(b"\r\n").await);
+    let text = read_all(&mut stream).await.unwrap_or_default();
+    assert!(text.is_empty() || text.starts_with("HTTP/1.1 4"), "{text}");
+    assert!(sent < 8 << 20, "it took {sent} bytes of a head");
+    assert!(gateway.chat(&chat("after", false, 2)).await.is_whole("after", 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_streams_outlast_reloads_and_a_drain_and_a_second_signal_ends_at_once() {
+    let fleet = Fleet::of(25, &phone(4, 4.0)).await;
+    let mut gateway = Gateway::over(&fleet, "").await;
+    let mut streams = Vec::new();
+    for number in 0..100 {
+        streams.push(gateway.client().await.post(CHAT, &chat(&format!("run {number}"), true, 40)).await);
+    }
+    for stream in &mut streams {
+        assert!(stream.read_until("\"content\"").await, "{}", stream.seen());
+        gateway.signal(Signal::HUP);
+    }
+    gateway.signal(Signal::TERM);
+    for (number, stream) in streams.into_iter().enumerate() {
+        let answer = stream.answer().await;
+        assert!(answer.is_whole(&format!("run {number}"), 40), "{}{}", answer.head, answer.text());
+    }
+    assert!(gateway.exited().await.success());
+
+    gateway.restart().await;
+    gateway.wait_ready(25).await;
+    let mut stream = gateway.client().await.post(CHAT, &chat("long", true, 2000)).await;
+    assert!(stream.read_until("\"content\"").await, "{}", stream.seen());
+    gateway.signal(Signal::TERM);
+    gateway.wait_for("a drain", async |g| g.log().matches("draining").count() == 2).await;
+    let since = now();
+    gateway.signal(Signal::TERM);
+    gateway.exited().await;
+    assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+    assert!(!stream.answer().await.clean, "an answer that was cut must not look whole");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_changes_every_limit_of_the_data_path() {
+    let fleet = Fleet::of(1, &phone(1, 1000.0)).await;
+    let gateway = Gateway::over(&fleet, "[health]\nsoft_failures = 100\nmin_samples = 1000\n").await;
+    let file = gateway.dir().join("huntgroup.toml");
+    let text = fs::read_to_string(&file).expect("a file");
+    let server = "[server]\nheader_deadline = \"1s\"\nbody_deadline = \"1s\"\nbody_deadline_per_64k = \"0s\"\n\
+                  keepalive_timeout = \"1s\"\nmax_body = \"2KiB\"\nwrite_timeout = \"1s\"\n";
+    let streams = "[streams]\nhead_after = \"1s\"\nkeepalive_interval = \"1s\"\nfirst_token_min = \"3s\"\n\
+                   gap_min = \"1s\"\nplain_total = \"1s\"\nmax_event = \"64KiB\"\n\
+                   max_answer = \"64KiB\"\n";
+    fs::write(&file, text.replace("[server]\n", server) + streams).expect("a file");
+    let reloaded = gateway.admin("POST", "/admin/reload", Some(&json!({}))).await;
+    assert_eq!(reloaded.status, 200, "{}", reloaded.text());
+
+    let phone = &fleet.phones[0];
+    let long = json!({"model": MODEL, "messages": [{"role": "user", "content": "x".repeat(3000)}]});
+    assert_eq!(gateway.chat(&long).await.status, 413);
+    for (fault, stream, seconds) in [
+        (Fault::HangAfter { chunks: 2 }, true, 1..4),
+        (Fault::FreezeBeforeHead, true, 3..6),
+        (Fault::FreezeBeforeHead, false, 1..3),
+        (Fault::Drip { bytes_per_s: 1 }, false, 1..3),
+    ] {
+        phone.set_fault(fault.clone());
+        let since = now();
+        let answer = gateway.chat(&chat("limits", stream, 8)).await;
+        assert!(seconds.contains(&since.elapsed().as_secs()), "{fault:?} {stream}: {:?}", since.elapsed());
+        assert_eq!(answer.error().expect("an error")["code"], "upstream_error", "{}{}", answer.head, answer.text());
+        let waited = stream && fault == Fault::FreezeBeforeHead;
+        assert!(!waited || answer.text().contains(": keep-alive"), "{fault:?}: {}", answer.text());
+        phone.clear_fault();
+        gateway.wait_at_rest().await;
+    }
+    phone.set_fault(Fault::EndlessStream);
+    let stalled = gateway.client().await.post(CHAT, &chat("limits", true, 8)).await;
+    phone.wait_until(PATIENCE, |stats| stats.running_now == 1).await.expect("running");
+    gateway.wait_at_rest().await;
+    stalled.leave();
+}

@@ -10,7 +10,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::harness::{Answer, Client, Fleet, Gateway, PATIENCE, now, phone};
+use crate::harness::{Answer, Client, Fleet, Gateway, now, phone};
 
 /// No phone that the timeouts below bound can make a client wait longer.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -289,5 +289,76 @@ async fn absurd_timings_of_a_phone_harm_no_later_request() {
     }
     assert_eq!(gateway.metric("huntgroup_panics_total", "").await, 0.0);
     gateway.wait_at_rest().await;
-    let _ = PATIENCE;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_keeps_a_waiting_client_patient_never_makes_a_lost_answer_look_whole() {
+    let fleet = Fleet::of(1, &phone(9, 1000.0).with_model("model-0")).await;
+    let gateway = Gateway::over(
+        &fleet,
+        "[streams]\nkeepalive = \"chunk\"\nhead_after = \"1s\"\nkeepalive_interval = \"1s\"\nkeepalive_json_after = \"1s\"\n\
+         first_token_min = \"3s\"\nplain_total = \"3s\"\n[health]\nsoft_failures = 100\nmin_samples = 1000\n",
+    )
+    .await;
+    for (fault, whole) in [(Fault::Slow { seconds: 2.2 }, true), (Fault::FreezeBeforeHead, false)] {
+        fleet.phones[0].set_fault(fault);
+        let port = gateway.public;
+        let asked = JoinSet::from_iter(requests("model-0").into_iter().map(|(path, body)| async move {
+            let stream = body["stream"] == true;
+            (path, stream, Client::connect(port).await.post(path, &body).await.answer().await)
+        }));
+        for (path, stream, answer) in asked.join_all().await {
+            let shown = format!("{path} {stream}: {}{}", answer.head, answer.text());
+            assert_eq!((answer.status, answer.clean), (200, whole), "{shown}");
+            if stream {
+                assert_eq!(objection(path, &answer), None, "{shown}");
+                let signs = match path {
+                    "/v1/responses" => ": keep-alive\n\n",
+                    "/v1/messages" => "{\"type\":\"ping\"}",
+                    _ => "\"id\":\"req_",
+                };
+                assert!(answer.text().contains(signs), "{shown}");
+            } else {
+                assert!(answer.body.starts_with(b" "), "{shown}");
+                assert_eq!(serde_json::from_slice::<Value>(&answer.body).is_ok(), whole, "{shown}");
+            }
+        }
+        fleet.phones[0].clear_fault();
+    }
+    gateway.wait_at_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_answers_count_towards_what_the_gateway_holds_and_leave_with_their_request() {
+    let phone = RawPhone::spawn("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n", "          ").await;
+    let gateway = phone.gateway("[limits]\nmax_buffered_bytes = \"16MiB\"\n").await;
+    for _ in 0..3 {
+        let answer = gateway.client().await.post("/v1/chat/completions", &raw(false)).await.answer().await;
+        assert_eq!((answer.status, answer.error().expect("an error")["code"].clone()), (503, json!("overloaded")));
+        gateway.wait_at_rest().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_reads_a_large_answer_slowly_gets_all_of_it() {
+    let text = "a".repeat(12 << 20);
+    let body = format!(
+        r#"{{"id":"x","object":"chat.completion","created":1,"model":"raw","choices":[{{"index":0,"finish_reason":"stop","message":{{"role":"assistant","content":"{text}"}}}}]}}"#
+    );
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length";
+    let phone = RawPhone::spawn(format!("{head}: {}\r\n\r\n{body}", body.len()).leak(), "").await;
+    let gateway = phone.gateway("write_timeout = \"1s\"\n").await;
+    let mut stream = TcpStream::connect(("127.0.0.1", gateway.public)).await.expect("open");
+    let asked = raw(false).to_string();
+    let head =
+        format!("POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nContent-Length: {}\r\n\r\n{asked}", asked.len());
+    stream.write_all(head.as_bytes()).await.expect("open");
+    let (mut read, mut piece, since) = (0, vec![0; 160 << 10], now());
+    while read < text.len() {
+        tokio::time::sleep(Duration::from_millis(40)).await;
+        let length = stream.read(&mut piece).await.expect("open");
+        assert!(length > 0, "cut after {read} bytes and {:?}", since.elapsed());
+        read += length;
+    }
+    assert!(since.elapsed() > Duration::from_secs(2), "not slow enough to tell: {:?}", since.elapsed());
 }
