@@ -200,7 +200,7 @@ impl ApiError {
             Self::Draining | Self::Overloaded(_) => Duration::from_secs(2),
             _ => return None,
         };
-        Some(length.mul_f64(0.8 + 0.4 * chance()).clamp(Duration::from_secs(1), MAX_RETRY_AFTER))
+        Some(length.min(MAX_RETRY_AFTER).mul_f64(0.8 + 0.4 * chance()).clamp(Duration::from_secs(1), MAX_RETRY_AFTER))
     }
 
     /// Whether sending it again can't help, or would repeat minutes of work that has failed already.

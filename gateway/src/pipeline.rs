@@ -204,7 +204,7 @@ impl Gateway {
                     return Err(interrupted.into());
                 }
                 Err(Unfinished::Refused(error)) => {
-                    record.attempt_ended(error.outcome());
+                    record.attempt_ended(relay::OURS);
                     return Err(error.into());
                 }
                 Err(Unfinished::Cancelled(why)) => {

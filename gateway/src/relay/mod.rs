@@ -19,7 +19,7 @@ use bytes::{Bytes, BytesMut};
 use openai_wire::{AnswerStream, EngineTimings, ErrorBody, Request, Segments, StreamOptions, UpstreamRewrite, Usage};
 use scheduler::{CancelReason, Outcome, SoftFailure, Timestamp, Timings};
 
-pub use self::verdict::Failed;
+pub use self::verdict::{Failed, OURS};
 use self::{deadline::Deadline, head::Facts};
 use crate::{
     clock, config,

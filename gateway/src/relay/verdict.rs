@@ -7,8 +7,8 @@ use scheduler::{Outcome, SoftFailure};
 
 use crate::upstream::Failure;
 
-/// The name of a failure for want of something on this host.
-const OURS: &str = "local";
+/// The name of a failure for want of something here: descriptors, ports, room.
+pub const OURS: &str = "local";
 
 /// A failed attempt.
 #[derive(Debug)]
