@@ -107,7 +107,7 @@ class Raw:
             data, self.rest = self.rest, b""
             return data
 
-    def is_closed(self, within=2.0):
+    def is_closed(self, within=4.0):
         """Whether the other side ends the connection (FIN or RST) within this time, without sending another byte."""
         self.socket.settimeout(within)
         try:
