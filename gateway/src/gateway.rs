@@ -6,14 +6,16 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use arc_swap::{ArcSwap, Guard};
+use scheduler::RequestSpec;
 
 use crate::{
     auth::Authenticator,
     config::Config,
-    dispatch::Dispatcher,
+    dispatch::{Dispatcher, Grant},
     error::ApiError,
     fleet::Fleet,
     in_flight::InFlight,
@@ -21,6 +23,7 @@ use crate::{
     live::Live,
     pressure::Pressure,
     ratelimit::Limiter,
+    relay::Expected,
     telemetry::Telemetry,
     upstream::Upstream,
 };
@@ -106,6 +109,13 @@ impl Gateway {
     pub fn hold(&self) -> Held {
         let max = self.config().limits.max_buffered_bytes.as_u64();
         Held { bytes: 0, max, counted: Arc::clone(&self.buffered) }
+    }
+
+    /// How long a replica needs for this prompt and for a token, by its measured speeds.
+    pub fn expected(&self, grant: &Grant, spec: &RequestSpec) -> Expected {
+        let (prefill, decode) = self.dispatcher.speeds(grant.replica());
+        let length = |tokens: f64, rate: Option<f64>| Duration::try_from_secs_f64(tokens / rate?).ok();
+        Expected { prefill: length(f64::from(spec.prompt_tokens), prefill), token: length(1.0, decode) }
     }
 
     /// Whether to send us requests.

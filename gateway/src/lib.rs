@@ -10,6 +10,7 @@ pub mod pipeline;
 pub mod auth;
 pub mod dispatch;
 pub mod ratelimit;
+pub mod refusal;
 pub mod relay;
 pub mod request;
 pub mod telemetry;

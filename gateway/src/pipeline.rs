@@ -2,50 +2,28 @@
 //!
 //! accept → who → how often → what → when and where → send, fail over, copy → account
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc};
 
-use bytes::Bytes;
-use http::{HeaderValue, header};
+use http::header;
 use openai_wire::Route;
-use scheduler::{CancelReason, Outcome, RequestSpec, ShedReason};
+use scheduler::{Outcome, RequestSpec};
 
 use crate::{
     auth::Tenant,
-    dispatch::{Grant, Place, Stopped},
+    dispatch::{Grant, Place},
     error::ApiError,
+    fleet::Replica,
     gateway::{Gateway, Held},
-    listener::{Admitted, Exchange, Interrupted, Target, insert},
+    listener::{Admitted, Exchange, Target},
     live::{Entry, LiveRequest},
     models,
     pressure::Level,
-    ratelimit::Permit,
-    relay::{self, Answer, Attempt, Expected, Failed, Finished, Unfinished, head::Facts},
+    ratelimit::{Permit, Queued},
+    refusal::{Stop, cancelled, refused},
+    relay::{self, Answer, Attempt, Failed, Finished, Unfinished, head::Facts},
     request,
     telemetry::{OTHER, RequestOutcome, RequestRecord},
 };
-
-/// How a request ended early.
-enum Stop {
-    Refused(ApiError),
-    /// An answer that had begun ends with this event.
-    Broken(ApiError, Bytes),
-    Gone,
-}
-
-impl From<ApiError> for Stop {
-    fn from(error: ApiError) -> Self {
-        Self::Refused(error)
-    }
-}
-
-impl From<Interrupted> for Stop {
-    fn from(interrupted: Interrupted) -> Self {
-        match interrupted {
-            Interrupted::ClientGone => Self::Gone,
-            Interrupted::Cancelled => Self::Refused(ApiError::Cancelled),
-        }
-    }
-}
 
 impl Gateway {
     /// Answers one request. Every path through here ends in exactly one answer, or in a client that is gone.
@@ -133,180 +111,28 @@ impl Gateway {
             },
             exchange.cancel_signal(),
         );
-        let mut answer = Answer::new(&request, spec.prompt_tokens, exchange, &self.config().streams);
-        let first = exchange.drive(pin!(place.grant())).await;
-        drop(queued);
-        let used = match first {
-            Ok(first) => self.run(exchange, &mut answer, &spec, &place, first, &facts, record, &entry, &mut held).await,
-            Err(interrupted) => Err(interrupted.into()),
+        let answer = Answer::new(&request, spec.prompt_tokens, exchange, &self.config().streams);
+        let (spec, place, facts, entry, held) = (&spec, &place, &facts, &entry, &mut held);
+        let mut hunt = Hunt {
+            gateway: self,
+            exchange,
+            record,
+            spec,
+            place,
+            facts,
+            entry,
+            held,
+            answer,
+            queued: Some(queued),
+            last: None,
         };
-        let used = used.map_err(|stop| self.in_shape(stop, exchange, &answer));
-        if used.is_err() && record.attempts() == 0 {
+        let used = hunt.run().await.map_err(|stop| self.in_shape(stop, hunt.exchange, &hunt.answer));
+        if used.is_err() && hunt.record.attempts() == 0 {
             // No replica saw it: its tokens were not used.
             permit.settle(Some(0));
         }
         permit.settle(used?);
         Ok(())
-    }
-
-    /// Sends, copies; fails over, with a slot that it waits for each time, as long as the client has seen no content. Tokens used, if known.
-    #[expect(clippy::too_many_arguments, reason = "the heart of the request: each is a part of it, none is optional")]
-    async fn run(
-        &self,
-        exchange: &mut Exchange,
-        answer: &mut Answer<'_>,
-        spec: &RequestSpec,
-        place: &Place,
-        mut granted: Result<Grant, Stopped>,
-        facts: &Facts<'_>,
-        record: &mut RequestRecord,
-        entry: &Entry,
-        held: &mut Held,
-    ) -> Result<Option<u64>, Stop> {
-        let mut last: Option<Failed> = None;
-        loop {
-            let grant = granted.map_err(|stopped| self.with_numbers(refused(stopped, last.take()), spec))?;
-            let replica = self.fleet.replica(grant.replica());
-            let named = replica.as_ref().and_then(|replica| replica.model_name(spec.model));
-            let (Some(replica), Some(model)) = (replica, named) else {
-                // Removed, or its model changed, in this very moment.
-                grant.end(Outcome::Misconfigured, false, None);
-                granted = exchange.drive(pin!(place.grant())).await?;
-                continue;
-            };
-            record.dispatched(&replica.label);
-            let ended = {
-                // In a block of its own: a `stopped` that outlives its attempt would take the next grant's wake-up.
-                let stopped = pin!(place.stopped(grant.attempt()));
-                let (expected, prompt) = (self.expected(&grant, spec), spec.prompt_tokens);
-                let (replica, model, grant) = (&*replica, &*model, &grant);
-                let (gateway, held) = (self, &mut *held);
-                let attempt =
-                    Attempt { gateway, replica, model, grant, record, entry, facts, stopped, expected, prompt, held };
-                answer.attempt(exchange, attempt).await
-            };
-            match ended {
-                Ok(Finished { rest, timings, used, streamed }) => {
-                    grant.end(Outcome::Success, true, timings);
-                    record.attempt_ended("ok");
-                    record.status(200);
-                    let mut head = if streamed { relay::head::stream(facts) } else { relay::head::plain(200, facts) };
-                    relay::head::trace(
-                        &mut head,
-                        record,
-                        self.config().server.expose_replica.then_some(&replica.label),
-                    );
-                    relay::deliver(exchange, rest, streamed, head).await?;
-                    return Ok(used);
-                }
-                Err(Unfinished::Interrupted(interrupted)) => {
-                    record.attempt_ended("client_gone");
-                    return Err(interrupted.into());
-                }
-                Err(Unfinished::Refused(error)) => {
-                    record.attempt_ended(relay::OURS);
-                    return Err(error.into());
-                }
-                Err(Unfinished::Cancelled(why)) => {
-                    let sent = answer.content_sent();
-                    grant.cancelled();
-                    record.attempt_ended("cancelled");
-                    if sent {
-                        return Err(cancelled(why).into());
-                    }
-                }
-                Err(Unfinished::Failed(failed)) => {
-                    let sent = answer.content_sent();
-                    grant.end(failed.outcome, sent, None);
-                    record.attempt_ended(failed.name);
-                    if sent {
-                        return Err(failed.answer.map_or(ApiError::Lost(failed.name), ApiError::Upstream).into());
-                    }
-                    if failed.is_final() {
-                        return Err(failed.answer.map_or(ApiError::Internal, ApiError::Upstream).into());
-                    }
-                    self.telemetry.failover(failed.phase, failed.name);
-                    tracing::info!(request = %exchange.id(), replica = %replica.label, why = failed.name, "failover");
-                    last = Some(failed);
-                }
-            }
-            granted = exchange.drive(pin!(place.grant())).await?;
-        }
-    }
-
-    /// A refusal for load tells which limit was met, so that its reader can do something about it.
-    fn with_numbers(&self, mut error: ApiError, spec: &RequestSpec) -> ApiError {
-        let ApiError::Shed { reason, detail, .. } = &mut error else { return error };
-        let config = self.config();
-        let queue = &config.scheduler.queue;
-        *detail = match reason {
-            ShedReason::QueueFull => Some(format!(
-                "Limits: {} requests in all (scheduler.max_queued), {} per slot of the model (scheduler.max_queued_per_slot), \
-                 {} bytes of bodies (scheduler.max_queued_bytes).",
-                queue.max_requests, queue.max_per_slot, queue.max_bytes
-            )),
-            ShedReason::ContextExceeded => self.fleet.largest_context(spec.model).map(|largest| {
-                format!("The prompt has about {} tokens, the largest context is {largest}.", spec.prompt_tokens)
-            }),
-            ShedReason::NoCapacity => Some(format!(
-                "It waits for one at most {} s (scheduler.no_replica_wait).",
-                queue.no_replica_wait.as_secs_f32()
-            )),
-            _ => None,
-        };
-        error
-    }
-
-    fn account(&self, record: &mut RequestRecord, error: &ApiError) {
-        record.status(error.status());
-        record.outcome(RequestOutcome::Error(error.outcome()));
-        if let ApiError::Shed { .. } | ApiError::Overloaded(_) | ApiError::Draining = error {
-            self.telemetry.shed(error.outcome());
-        }
-    }
-
-    /// The shape in which a request's end can still be told.
-    fn in_shape(&self, stop: Stop, exchange: &Exchange, answer: &Answer<'_>) -> Stop {
-        match stop {
-            Stop::Refused(error) => {
-                let error = if self.in_flight.is_draining() { error.in_a_drain() } else { error };
-                if exchange.head_sent() {
-                    let event = answer.error_event(&error.body());
-                    Stop::Broken(error, event)
-                } else {
-                    Stop::Refused(error)
-                }
-            }
-            stop => stop,
-        }
-    }
-
-    /// Says no with a status; nothing has gone out yet.
-    pub async fn refuse(
-        &self,
-        exchange: &mut Exchange,
-        route: Option<Route>,
-        error: &ApiError,
-        permit: Option<&Permit>,
-    ) {
-        let body = error.body();
-        let mut head = relay::head::refusal(error, &Facts { id: &Arc::clone(exchange.id()), permit });
-        if error.closes() || !exchange.skip_body().await {
-            exchange.close_after();
-            insert(&mut head, header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        let json = route.map_or_else(|| body.to_json(), |route| body.to_json_for(route));
-        // The client may have left in the meantime: nothing is owed to it then.
-        if exchange.respond(head, [json]).await.is_err() {
-            tracing::debug!(request = %exchange.id(), "the client left before its refusal");
-        }
-    }
-
-    /// The answer to a request whose handler panicked.
-    pub async fn after_panic(&self, exchange: &mut Exchange) {
-        if !exchange.head_sent() {
-            self.refuse(exchange, None, &ApiError::Internal, None).await;
-        }
     }
 
     /// The tenant of a request.
@@ -316,46 +142,116 @@ impl Gateway {
         let x_api_key = headers.get("x-api-key").and_then(|value| value.to_str().ok());
         Ok(self.auth.authenticate(text(header::AUTHORIZATION), x_api_key, exchange.peer())?)
     }
+}
 
-    /// How long the replica needs for this prompt and for a token, by its measured speeds.
-    fn expected(&self, grant: &Grant, spec: &RequestSpec) -> Expected {
-        let (prefill, decode) = self.dispatcher.speeds(grant.replica());
-        let length = |tokens: f64, rate: Option<f64>| Duration::try_from_secs_f64(tokens / rate?).ok();
-        Expected { prefill: length(f64::from(spec.prompt_tokens), prefill), token: length(1.0, decode) }
+/// A request that waits for a slot or runs on one.
+struct Hunt<'a> {
+    gateway: &'a Gateway,
+    exchange: &'a mut Exchange,
+    record: &'a mut RequestRecord,
+    spec: &'a RequestSpec,
+    place: &'a Place,
+    facts: &'a Facts<'a>,
+    entry: &'a Entry,
+    held: &'a mut Held,
+    answer: Answer<'a>,
+    /// Its place in the tenant's queue, until the first slot is its.
+    queued: Option<Queued>,
+    /// How the last attempt failed.
+    last: Option<Failed>,
+}
+
+impl Hunt<'_> {
+    /// Waits for a slot, sends, copies; and again, as long as the client has seen no content. Tokens used, if known.
+    async fn run(&mut self) -> Result<Option<u64>, Stop> {
+        loop {
+            let granted = self.exchange.drive(pin!(self.place.grant())).await?;
+            self.queued = None;
+            let grant =
+                granted.map_err(|stopped| self.gateway.with_numbers(refused(stopped, self.last.take()), self.spec))?;
+            let replica = self.gateway.fleet.replica(grant.replica());
+            let named = replica.as_ref().and_then(|replica| replica.model_name(self.spec.model));
+            let (Some(replica), Some(model)) = (replica, named) else {
+                // Removed, or its model changed, in this very moment.
+                grant.end(Outcome::Misconfigured, false, None);
+                continue;
+            };
+            self.record.dispatched(&replica.label);
+            match self.attempt(&grant, &replica, &model).await {
+                Ok(finished) => {
+                    grant.end(Outcome::Success, true, finished.timings);
+                    return self.deliver(finished, &replica).await;
+                }
+                Err(Unfinished::Interrupted(interrupted)) => {
+                    self.record.attempt_ended("client_gone");
+                    return Err(interrupted.into());
+                }
+                Err(Unfinished::Refused(error)) => {
+                    self.record.attempt_ended(relay::OURS);
+                    return Err(error.into());
+                }
+                Err(Unfinished::Cancelled(why)) => {
+                    grant.cancelled();
+                    self.record.attempt_ended("cancelled");
+                    if self.answer.content_sent() {
+                        return Err(cancelled(why).into());
+                    }
+                }
+                Err(Unfinished::Failed(failed)) => {
+                    grant.end(failed.outcome, self.answer.content_sent(), None);
+                    self.record.attempt_ended(failed.name);
+                    self.fail_over(failed, &replica)?;
+                }
+            }
+        }
+    }
+
+    async fn attempt(&mut self, grant: &Grant, replica: &Replica, model: &str) -> Result<Finished, Unfinished> {
+        // Pinned here: a `stopped` that outlives its attempt would take the next grant's wake-up.
+        let stopped = pin!(self.place.stopped(grant.attempt()));
+        let attempt = Attempt {
+            gateway: self.gateway,
+            replica,
+            model,
+            grant,
+            record: self.record,
+            entry: self.entry,
+            facts: self.facts,
+            stopped,
+            expected: self.gateway.expected(grant, self.spec),
+            prompt: self.spec.prompt_tokens,
+            held: self.held,
+        };
+        self.answer.attempt(self.exchange, attempt).await
+    }
+
+    async fn deliver(&mut self, finished: Finished, replica: &Replica) -> Result<Option<u64>, Stop> {
+        self.record.attempt_ended("ok");
+        self.record.status(200);
+        let Finished { rest, used, streamed, .. } = finished;
+        let mut head = if streamed { relay::head::stream(self.facts) } else { relay::head::plain(200, self.facts) };
+        let shown = self.gateway.config().server.expose_replica.then_some(&replica.label);
+        relay::head::trace(&mut head, self.record, shown);
+        relay::deliver(self.exchange, rest, streamed, head).await?;
+        Ok(used)
+    }
+
+    /// What a failed attempt means for its request: another one, unless the client has seen content or it would be the same.
+    fn fail_over(&mut self, failed: Failed, replica: &Replica) -> Result<(), Stop> {
+        if self.answer.content_sent() {
+            return Err(failed.answer.map_or(ApiError::Lost(failed.name), ApiError::Upstream).into());
+        }
+        if failed.is_final() {
+            return Err(failed.answer.map_or(ApiError::Internal, ApiError::Upstream).into());
+        }
+        self.gateway.telemetry.failover(failed.phase, failed.name);
+        tracing::info!(request = %self.exchange.id(), replica = %replica.label, why = failed.name, "failover");
+        self.last = Some(failed);
+        Ok(())
     }
 }
 
 /// A name of a client as it may be shown: bounded, no control characters.
 fn shown(name: &str) -> String {
     name.chars().filter(|c| !c.is_control()).take(200).collect()
-}
-
-/// The core's refusal, in the words of the last replica where those are the answer.
-fn refused(stopped: Stopped, last: Option<Failed>) -> ApiError {
-    match stopped {
-        Stopped::Cancelled(why) => cancelled(why),
-        Stopped::Shed { reason: ShedReason::ContextExceeded, .. }
-        | Stopped::Shed { reason: ShedReason::AttemptsExhausted, .. }
-            if last.as_ref().is_some_and(|last| last.outcome == Outcome::ContextExceeded) =>
-        {
-            let words = last.and_then(|last| last.answer);
-            words.map_or(ApiError::Internal, ApiError::Upstream)
-        }
-        Stopped::Shed { .. } if last.as_ref().is_some_and(Failed::is_ours) => {
-            ApiError::Overloaded("descriptors, ports or memory of its host")
-        }
-        Stopped::Shed { reason, retry_after } => {
-            ApiError::Shed { reason, retry_after, last: last.map(|last| last.name), detail: None }
-        }
-    }
-}
-
-fn cancelled(why: CancelReason) -> ApiError {
-    match why {
-        CancelReason::Deadline => {
-            ApiError::Shed { reason: ShedReason::Deadline, retry_after: Duration::ZERO, last: None, detail: None }
-        }
-        CancelReason::DrainDeadline => ApiError::Lost("its replica was drained"),
-        CancelReason::ReplicaRemoved => ApiError::Lost("its replica was removed"),
-    }
 }

@@ -75,6 +75,13 @@ impl Failed {
         Self { outcome, name, phase: "head", answer: Some(Box::new(error)) }
     }
 
+    /// Patience with the replica ended.
+    pub fn late(late: SoftFailure) -> Self {
+        let (name, phase) =
+            if matches!(late, SoftFailure::Stalled) { ("stalled", "body") } else { ("no_first_token", "head") };
+        Self::new(Outcome::Soft(late), name, phase)
+    }
+
     /// A stream went wrong.
     pub fn streamed(error: StreamError) -> Self {
         let (outcome, name) = match error {

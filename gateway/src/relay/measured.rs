@@ -1,0 +1,35 @@
+//! What an attempt tells about its replica's speed.
+
+use std::time::Duration;
+
+use openai_wire::{EngineTimings, Usage};
+use scheduler::{Timestamp, Timings};
+
+/// Tokens of prompt and answer.
+pub fn total(usage: &Usage) -> u64 {
+    usage.prompt_tokens.saturating_add(usage.completion_tokens)
+}
+
+/// What the engine says of itself.
+pub fn by_engine(timings: &EngineTimings) -> Timings {
+    let length = |millis: f64| Duration::try_from_secs_f64(millis / 1000.0).unwrap_or_default();
+    Timings {
+        prefill_tokens: timings.prompt_n,
+        prefill: length(timings.prompt_ms),
+        decode_tokens: timings.predicted_n,
+        decode: length(timings.predicted_ms),
+        cached_tokens: timings.cache_n,
+    }
+}
+
+/// Where the engine tells no timings: the first token's delay is prefill, the rest decode.
+pub fn here(usage: &Usage, sent: Timestamp, first: Timestamp, ended: Timestamp) -> Timings {
+    let tokens = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    Timings {
+        prefill_tokens: tokens(usage.prompt_tokens.saturating_sub(usage.cached_tokens)),
+        prefill: first.since(sent),
+        decode_tokens: tokens(usage.completion_tokens.saturating_sub(1)),
+        decode: ended.since(first),
+        cached_tokens: tokens(usage.cached_tokens),
+    }
+}
