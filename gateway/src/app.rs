@@ -102,7 +102,7 @@ pub fn run(config: Config, options: Options) -> Result<(), AppError> {
     let door = Door::new(Arc::clone(&parts.gateway), clock::unix().as_nanos() as u64);
     let public = door.service(&config.server.listen, &config.server.tls_listen, parts.certificate.clone());
     server.add_service(public.map_err(AppError::Transport)?);
-    let shown = parts.shown(&config);
+    let (shown, gateway) = (parts.shown(&config), Arc::clone(&parts.gateway));
     fill_pool(&parts, &config)?;
     let signals = Signals::new(config.server.upgrade_socket.clone());
     server.add_service(background_service("beside", Beside { parts: tokio::sync::Mutex::new(Some(parts)) }));
@@ -114,6 +114,7 @@ pub fn run(config: Config, options: Options) -> Result<(), AppError> {
         std::fs::write(path, format!("{}\n", std::process::id())).map_err(|e| AppError::PidFile(path.clone(), e))?;
     }
     tracing::info!("{shown}");
+    hint(&gateway);
     server.run(RunArgs { shutdown_signal: Box::new(signals) });
     Ok(())
 }
@@ -123,6 +124,16 @@ fn fill_pool(parts: &Parts, config: &Config) -> Result<(), AppError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
     runtime.block_on(parts.gateway.fleet.reconcile(config))?;
     Ok(())
+}
+
+/// What a newcomer would otherwise learn from refusals.
+fn hint(gateway: &Gateway) {
+    if gateway.auth.is_closed() {
+        tracing::warn!("no API key is known yet: make one with `huntgroup keys create --tenant NAME`");
+    }
+    if gateway.fleet.replicas().is_empty() {
+        tracing::warn!("no replicas yet: add one with `huntgroup replicas add URL`");
+    }
 }
 
 fn opt(options: &Options) -> Opt {

@@ -179,6 +179,7 @@ impl Hunt<'_> {
             self.record.dispatched(&replica.label);
             match self.attempt(&grant, &replica, &model).await {
                 Ok(finished) => {
+                    self.record.attempt_ended("ok");
                     grant.end(Outcome::Success, true, finished.timings);
                     return self.deliver(finished, &replica).await;
                 }
@@ -191,15 +192,16 @@ impl Hunt<'_> {
                     return Err(error.into());
                 }
                 Err(Unfinished::Cancelled(why)) => {
-                    grant.cancelled();
                     self.record.attempt_ended("cancelled");
+                    grant.cancelled();
                     if self.answer.content_sent() {
                         return Err(cancelled(why).into());
                     }
                 }
                 Err(Unfinished::Failed(failed)) => {
-                    grant.end(failed.outcome, self.answer.content_sent(), None);
+                    // The record first: what the core does about the replica is logged with its reason.
                     self.record.attempt_ended(failed.name);
+                    grant.end(failed.outcome, self.answer.content_sent(), None);
                     self.fail_over(failed, &replica)?;
                 }
             }
@@ -226,7 +228,6 @@ impl Hunt<'_> {
     }
 
     async fn deliver(&mut self, finished: Finished, replica: &Replica) -> Result<Option<u64>, Stop> {
-        self.record.attempt_ended("ok");
         self.record.status(200);
         let Finished { rest, used, streamed, .. } = finished;
         let mut head = if streamed { relay::head::stream(self.facts) } else { relay::head::plain(200, self.facts) };

@@ -2,7 +2,6 @@
 
 use async_trait::async_trait;
 use axum::{Extension, Json, extract::State};
-use serde_json::json;
 
 use super::{
     Shared,
@@ -39,7 +38,5 @@ pub(super) async fn reload(
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<ReloadView>, AdminError> {
     let Changes { applied, needs_restart } = shared.app.reload.reload(&caller.who()).await?;
-    let (by, detail) = (shared.by(&caller), json!({ "applied": applied, "needs_restart": needs_restart }));
-    shared.keep(move |store| store.note(by, "reload".into(), "config".into(), detail)).await?;
     Ok(Json(ReloadView { applied, needs_restart }))
 }

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use scheduler::Event;
-use store::Store;
+use serde_json::json;
+use store::{By, Store, UnixMillis};
 use tokio::sync::Mutex;
 
 use super::Options;
 use crate::{
     admin,
     auth::AuthSetupError,
+    clock,
     config::{self, Changes, Config, ConfigErrors},
     gateway::Gateway,
     listener::{Certificate, CertificateError},
@@ -73,17 +75,23 @@ impl Reloader {
         self.gateway.upstream.reconfigure(&config.pool)?;
         self.reconfigure_keys(&config).await?;
         self.apply(config).await?;
-        tracing::info!(who, "configuration reloaded");
+        self.note(who, &changes).await?;
+        tracing::info!(who, applied = ?changes.applied, needs_restart = ?changes.needs_restart, "configuration reloaded");
         Ok(changes)
     }
 
-    /// The store blocks, so this runs where that is allowed.
     async fn reconfigure_keys(&self, config: &Config) -> Result<(), ReloadError> {
         let (auth, store, config) = (Arc::clone(&self.gateway.auth), Arc::clone(&self.store), config.clone());
-        match tokio::task::spawn_blocking(move || auth.reconfigure(&config, &store)).await {
-            Ok(done) => Ok(done?),
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        }
+        Ok(blocking(move || auth.reconfigure(&config, &store)).await?)
+    }
+
+    /// A reload is audited whoever asked for it.
+    async fn note(&self, who: &str, changes: &Changes) -> Result<(), ReloadError> {
+        let at = UnixMillis(u64::try_from(clock::unix().as_millis()).unwrap_or(u64::MAX));
+        let (store, by) = (Arc::clone(&self.store), By { at, who: who.into() });
+        let detail = json!({ "applied": changes.applied, "needs_restart": changes.needs_restart });
+        let noted = blocking(move || store.note(by, "reload".into(), "config".into(), detail)).await;
+        Ok(noted.map_err(AuthSetupError::from)?)
     }
 
     async fn apply(&self, config: Config) -> Result<(), ReloadError> {
@@ -93,6 +101,14 @@ impl Reloader {
         gateway.fleet.reconcile(&config).await.map_err(|error| ReloadError::Fleet(error.to_string()))?;
         gateway.reconfigure(config);
         Ok(())
+    }
+}
+
+/// The store blocks, so it is called where that is allowed.
+async fn blocking<R: Send + 'static>(call: impl FnOnce() -> R + Send + 'static) -> R {
+    match tokio::task::spawn_blocking(call).await {
+        Ok(done) => done,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
     }
 }
 

@@ -140,6 +140,11 @@ impl Authenticator {
         })
     }
 
+    /// Whether there is no key that would be let in.
+    pub fn is_closed(&self) -> bool {
+        self.table.load().is_closed()
+    }
+
     /// Takes a new configuration and what the store has now. Blocks for the store.
     ///
     /// # Errors

@@ -104,6 +104,11 @@ impl Table {
         self.everybody.as_ref()
     }
 
+    /// Whether nobody can be known.
+    pub(super) fn is_closed(&self) -> bool {
+        self.everybody.is_none() && self.keys.is_empty()
+    }
+
     /// The tenant of a key.
     pub(super) fn find(&self, pepper: &Pepper, key: &str) -> Option<&Arc<Tenant>> {
         let (digest, tenant) = self.keys.get(&half(&pepper.digest(key)))?;

@@ -19,7 +19,8 @@ pub enum Event {
         spec: RequestSpec,
     },
     /// The client left, or the driver gave up. Ends the request in whatever phase it is and frees its slot;
-    /// a running attempt is over with it (no `AttemptEnded` follows). Unknown or ended requests are ignored.
+    /// a running attempt is over with it (no `AttemptEnded` follows), and counts as a soft failure of its replica where
+    /// that was long overdue by its own measured speed. Unknown or ended requests are ignored.
     RequestAbandoned {
         /// Which.
         request: RequestId,

@@ -1,9 +1,11 @@
 //! The life of a request in the core: it arrives, waits, is placed, ends. What happens when an attempt fails is in
 //! `failover`.
 
+use std::time::Duration;
+
 use crate::{
     effect::{CancelReason, Effect, ShedReason},
-    event::RequestSpec,
+    event::{Outcome, RequestSpec, SoftFailure},
     id::{AttemptId, ModelId, ReplicaId, RequestId},
     pool::Prospect,
     queue::Look,
@@ -12,6 +14,11 @@ use crate::{
     time::Timestamp,
     timer::Timer,
 };
+
+/// An abandoned attempt tells against its replica from this many times its own expectation on: twice is a busy phone.
+const OVERDUE_FACTOR: f64 = 3.0;
+/// And not before this: short prompts are answered late for many reasons.
+const OVERDUE_MIN: Duration = Duration::from_secs(15);
 
 impl Scheduler {
     pub(crate) fn arrive(&mut self, id: RequestId, spec: RequestSpec, now: Timestamp) {
@@ -46,9 +53,26 @@ impl Scheduler {
     pub(crate) fn abandon(&mut self, id: RequestId, now: Timestamp) {
         let Some(request) = self.requests.get(&id) else { return };
         if let Phase::Running(attempt) = request.phase {
+            let overdue = self.overdue(attempt, &request.spec, now);
             self.release(attempt, now);
+            if let Some(attempt) = overdue {
+                self.learn(&attempt, Outcome::Soft(SoftFailure::NoFirstToken), now);
+            }
         }
         self.forget(id);
+    }
+
+    /// The attempt, if its replica has long been late with its first token by its own measured speed. The client's patience
+    /// ends before ours, so a replica that freezes on every request would never be told apart from an impatient client.
+    /// Nothing is known of a replica that was never measured: its first answers may take as long as they take.
+    fn overdue(&self, id: AttemptId, spec: &RequestSpec, now: Timestamp) -> Option<Attempt> {
+        let attempt = self.attempts.get(&id).filter(|attempt| !attempt.first_token)?;
+        let speeds = &self.pool.replicas.get(&attempt.replica)?.speeds;
+        // A plain answer shows no first token, so its writing counts as well.
+        let own =
+            f64::from(spec.prompt_tokens) / speeds.prefill()? + f64::from(spec.output_tokens) / speeds.decode()?;
+        let patience = (OVERDUE_FACTOR * own).max(OVERDUE_MIN.as_secs_f64());
+        (now.since(attempt.started).as_secs_f64() > patience).then_some(*attempt)
     }
 
     pub(crate) fn first_token(&mut self, id: AttemptId, now: Timestamp) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use scheduler::{
     ChangeReason, Effect, Event, Outcome, RelayId, ReplicaId, ReplicaSpec, ReplicaState, Report, SchedulerConfig,
-    SoftFailure,
+    SoftFailure, Timings,
 };
 
 use crate::rig::{CONNECT, RESET, Rig, STATUS, config, request, seconds, spec};
@@ -363,4 +363,58 @@ fn one_soft_failure_is_looked_into_and_a_probe_that_says_broken_twice_ejects() {
     assert_eq!(rig.probes(), [ill]);
     rig.report(ill, Report::Failing);
     assert_eq!(rig.state(ill), ReplicaState::Out);
+}
+
+/// Serves one request on a single replica, which is then measured: 100 tokens a second in and 10 out.
+fn measured() -> Rig {
+    let mut rig = Rig::with_replicas(config(), 1);
+    let (_, attempt, _) = rig.place(request());
+    let timings = Timings {
+        prefill_tokens: 1000,
+        prefill: seconds(10),
+        decode_tokens: 100,
+        decode: seconds(10),
+        cached_tokens: 0,
+    };
+    let (outcome, content_sent, timings) = (Outcome::Success, true, Some(timings));
+    rig.tell(Event::AttemptEnded { attempt, outcome, content_sent, timings });
+    rig.heard();
+    rig
+}
+
+#[test]
+fn a_replica_whose_client_gave_up_long_after_its_own_speed_promised_an_answer_is_in_doubt() {
+    // 100 tokens in and 100 out take 11 s; three times that are over.
+    let mut rig = measured();
+    let (request, ..) = rig.place(request());
+    rig.pass(seconds(60));
+    rig.tell(Event::RequestAbandoned { request });
+    assert_eq!(rig.state(1), ReplicaState::Suspect);
+    assert_eq!(rig.core.replica(ReplicaId(1), rig.now).expect("known").outcomes, (1, 1));
+}
+
+#[test]
+fn impatient_clients_tell_nothing_about_a_replica() {
+    let mut quick = measured();
+    for _ in 0..5 {
+        let (request, ..) = quick.place(request());
+        quick.pass(seconds(30));
+        quick.tell(Event::RequestAbandoned { request });
+    }
+    assert_eq!(quick.state(1), ReplicaState::Ready, "within three times what it takes");
+    let mut unknown = Rig::with_replicas(config(), 1);
+    for _ in 0..5 {
+        let (request, ..) = unknown.place(request());
+        unknown.pass(seconds(300));
+        unknown.tell(Event::RequestAbandoned { request });
+    }
+    assert_eq!(unknown.state(1), ReplicaState::Ready, "never measured");
+    let mut writing = measured();
+    for _ in 0..5 {
+        let (request, attempt, _) = writing.place(request());
+        writing.tell(Event::FirstToken { attempt });
+        writing.pass(seconds(300));
+        writing.tell(Event::RequestAbandoned { request });
+    }
+    assert_eq!(writing.state(1), ReplicaState::Ready, "its answer had begun");
 }
