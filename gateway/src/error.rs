@@ -152,14 +152,7 @@ impl ApiError {
             Self::TooManyFailures { .. } | Self::RateLimited { .. } => "rate_limit_exceeded",
             Self::ModelNotAllowed { .. } => "model_not_allowed",
             Self::ModelNotFound { .. } => "model_not_found",
-            Self::Shed { reason, .. } => match reason {
-                ShedReason::NoCapacity => "no_capacity",
-                ShedReason::QueueFull => "queue_full",
-                ShedReason::QueueAge => "overloaded",
-                ShedReason::Deadline => "deadline_exceeded",
-                ShedReason::AttemptsExhausted | ShedReason::RetryBudget => "upstream_error",
-                ShedReason::ContextExceeded => "context_length_exceeded",
-            },
+            Self::Shed { reason, .. } => shed_code(*reason),
             Self::Draining => "draining",
             Self::Overloaded(_) => "overloaded",
             Self::Cancelled => "cancelled",
@@ -171,14 +164,8 @@ impl ApiError {
     /// The outcome in metrics: one word, of a fixed set.
     pub fn outcome(&self) -> &'static str {
         match self {
-            Self::Shed { reason, .. } => match reason {
-                ShedReason::NoCapacity => "no_capacity",
-                ShedReason::QueueFull => "queue_full",
-                ShedReason::QueueAge => "overloaded",
-                ShedReason::Deadline => "deadline_exceeded",
-                ShedReason::AttemptsExhausted | ShedReason::RetryBudget => "upstream_error",
-                ShedReason::ContextExceeded => "client_error",
-            },
+            Self::Shed { reason: ShedReason::ContextExceeded, .. } => "client_error",
+            Self::Shed { reason, .. } => shed_code(*reason),
             Self::Draining => "draining",
             Self::Overloaded(_) => "overloaded",
             Self::Cancelled => "cancelled",
@@ -270,6 +257,17 @@ impl ApiError {
     }
 }
 
+const fn shed_code(reason: ShedReason) -> &'static str {
+    match reason {
+        ShedReason::NoCapacity => "no_capacity",
+        ShedReason::QueueFull => "queue_full",
+        ShedReason::QueueAge => "overloaded",
+        ShedReason::Deadline => "deadline_exceeded",
+        ShedReason::AttemptsExhausted | ShedReason::RetryBudget => "upstream_error",
+        ShedReason::ContextExceeded => "context_length_exceeded",
+    }
+}
+
 fn shed_message(reason: ShedReason, last: Option<&'static str>) -> String {
     let tried = last.map(|last| format!(" The last replica tried: {last}.")).unwrap_or_default();
     match reason {
@@ -285,6 +283,11 @@ fn shed_message(reason: ShedReason, last: Option<&'static str>) -> String {
             "The prompt is longer than the context of every replica that serves this model.".into()
         }
     }
+}
+
+/// A client's words as they may be shown: bounded, no control characters.
+pub fn shown(words: &str) -> String {
+    words.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
 /// A random number from 0 to 1. For jitter only.

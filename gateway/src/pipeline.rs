@@ -11,7 +11,7 @@ use scheduler::{Outcome, RequestSpec};
 use crate::{
     auth::Tenant,
     dispatch::{Grant, Place},
-    error::ApiError,
+    error::{ApiError, shown},
     fleet::Replica,
     gateway::{Gateway, Held},
     listener::{Admitted, Exchange, Target},
@@ -250,9 +250,4 @@ impl Hunt<'_> {
         self.last = Some(failed);
         Ok(())
     }
-}
-
-/// A name of a client as it may be shown: bounded, no control characters.
-fn shown(name: &str) -> String {
-    name.chars().filter(|c| !c.is_control()).take(200).collect()
 }

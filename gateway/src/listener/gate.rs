@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use http::{HeaderMap, Method, Version, header, request::Parts};
 use openai_wire::Route;
 
-use crate::error::ApiError;
+use crate::error::{ApiError, shown};
 
 /// Header lines. 100: the official SDKs send about 20.
 const MAX_HEADERS: usize = 100;
@@ -175,17 +175,12 @@ fn target(head: &Parts) -> Result<Target, ApiError> {
             "/readyz" => (Target::Readyz, "GET"),
             _ => match path.strip_prefix("/v1/models/").and_then(percent_decode) {
                 Some(id) => (Target::Model(id.into_owned()), "GET"),
-                None => return Err(ApiError::UnknownPath(printable(path))),
+                None => return Err(ApiError::UnknownPath(shown(path))),
             },
         }
     };
     let allowed = if allow == "GET" { matches!(head.method, Method::GET | Method::HEAD) } else { head.method == allow };
     if allowed { Ok(target) } else { Err(ApiError::Method { allow }) }
-}
-
-/// A path as it may be shown: bounded, no control characters.
-fn printable(path: &str) -> String {
-    path.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
 /// A model id may hold slashes and colons, so the rest of the path is the id.
