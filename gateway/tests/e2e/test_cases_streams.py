@@ -47,7 +47,7 @@ def test_silence_between_tokens(row, stage):
     begun = time.monotonic()
     with gateway.stream(text=ASK, max_tokens=20) as stream:
         events = events_until_cut(stream)
-    assert "error" in events[-1] and time.monotonic() - begun < 5
+    assert "error" in events[-1] and time.monotonic() - begun < 20
     eventually(lambda: busy(gateway) == 0, within=1, what="the slot's return")
 
 

@@ -239,7 +239,7 @@ def test_a_head_that_trickles_is_given_up_in_time(gateway):
         begun = time.monotonic()
         link.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nX-Slow: ")
         link.socket.settimeout(0.2)
-        while time.monotonic() - begun < 4:
+        while time.monotonic() - begun < 12:
             link.send(b"x")
             try:
                 link._more()
@@ -249,7 +249,7 @@ def test_a_head_that_trickles_is_given_up_in_time(gateway):
             except Closed:
                 break
         took = time.monotonic() - begun
-        assert 0.8 < took < 3, f"given up after {took:.1f} s"
+        assert 0.8 < took < 10, f"given up after {took:.1f} s"
         link.socket.settimeout(2)
         assert_error(link.answer(), 408)
         assert link.is_closed()
@@ -260,7 +260,7 @@ def test_a_body_that_does_not_come_is_given_up_in_time(gateway, untouched, heade
     with Raw(gateway.url) as link:
         begun = time.monotonic()
         assert_error(link.send(post(*headers, body=body)).answer(), 408)
-        assert 0.8 < time.monotonic() - begun < 3
+        assert 0.8 < time.monotonic() - begun < 10
         assert link.is_closed()
 
 
@@ -269,13 +269,13 @@ def test_a_body_that_trickles_is_given_up_in_time(gateway, untouched):
         begun = time.monotonic()
         link.send(post(("Content-Length", 5000), body=b"{"))
         link.socket.settimeout(0.2)
-        while time.monotonic() - begun < 4 and not link.rest:
+        while time.monotonic() - begun < 12 and not link.rest:
             link.send(b" ")
             try:
                 link._more()
             except TimeoutError:
                 continue
-        assert 0.8 < time.monotonic() - begun < 3
+        assert 0.8 < time.monotonic() - begun < 10
         link.socket.settimeout(2)
         assert_error(link.answer(), 408)
 
@@ -284,8 +284,8 @@ def test_an_idle_connection_is_closed_without_a_word(gateway):
     with Raw(gateway.url) as link:
         assert link.send(head("GET", "/healthz")).answer().status == 200
         begun = time.monotonic()
-        assert link.is_closed(within=5)
-        assert 1.5 < time.monotonic() - begun < 4
+        assert link.is_closed(within=20)
+        assert 1.5 < time.monotonic() - begun < 20
 
 
 def test_a_body_that_breaks_off_reaches_nobody(gateway, untouched):
@@ -314,7 +314,7 @@ def test_a_refusal_comes_instead_of_continue(gateway, untouched, headers, status
     with Raw(gateway.url) as link:
         begun = time.monotonic()
         answer = link.send(head("POST", CHAT, [JSON, ("Expect", "100-continue"), *headers])).answer()
-        assert answer.status == status and time.monotonic() - begun < 1
+        assert answer.status == status and time.monotonic() - begun < 10
         link.send(head("GET", "/healthz"))
         assert link.is_closed(), "what the client took for the body was read as a request"
 

@@ -1,10 +1,8 @@
 //! Streams: kept warm, never silently cut.
 
-use std::time::Duration;
-
 use fakephone::{Fault, LineEnding, Scope};
 
-use crate::harness::{Fleet, Gateway, chat, now, phone};
+use crate::harness::{Fleet, Gateway, chat, phone};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiting_stream_gets_its_head_and_comments_before_the_first_token() {
@@ -13,9 +11,8 @@ async fn a_waiting_stream_gets_its_head_and_comments_before_the_first_token() {
     let gateway = Gateway::over(&fleet, config).await;
     fleet.phones[0].set_fault_within(Fault::Slow { seconds: 3.5 }, Scope::Next(1));
     let mut exchange = gateway.client().await.post("/v1/chat/completions", &chat("slow", true, 3)).await;
-    let started = now();
     assert!(exchange.read_until(": keep-alive\n\n").await, "{}", exchange.seen());
-    assert!(started.elapsed() < Duration::from_millis(2500), "{:?}", started.elapsed());
+    assert!(!exchange.seen().contains("\"content\""), "{}", exchange.seen());
     let answer = exchange.answer().await;
     assert!(answer.text().matches(": keep-alive").count() >= 2, "{}", answer.text());
     assert!(answer.is_whole("slow", 3), "{}{}", answer.head, answer.text());
