@@ -4,7 +4,7 @@
 //! to this address; the content type makes other sites' pages ask first, which nobody answers (no CORS); the token stops
 //! everybody else.
 
-use std::net::SocketAddr;
+use std::{future::Future, net::SocketAddr};
 
 use axum::{
     extract::{ConnectInfo, Request, State},
@@ -41,7 +41,7 @@ pub(super) async fn guard(
     let mut response = match check(&shared, peer, &request) {
         Ok(()) => {
             request.extensions_mut().insert(Caller { peer });
-            next.run(request).await
+            if is_read(request.method()) { next.run(request).await } else { to_its_end(next.run(request)).await }
         }
         Err(error) => {
             tracing::warn!(%peer, why = %error, "admin call refused");
@@ -52,6 +52,18 @@ pub(super) async fn guard(
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
+}
+
+fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+/// Runs a change also if its caller hangs up. The server drops a call whose connection is gone, and between the store and
+/// the pool that would leave a replica removed for the store and serving for the scheduler until the next start.
+async fn to_its_end(call: impl Future<Output = Response> + Send + 'static) -> Response {
+    #[expect(clippy::disallowed_methods, reason = "it is waited for right here, unless there is nobody to wait for it")]
+    let running = tokio::spawn(call);
+    running.await.unwrap_or_else(|_| AdminError::Ours("the call failed; the log says why".into()).into_response())
 }
 
 fn check(shared: &Shared, peer: SocketAddr, request: &Request) -> Result<(), AdminError> {
@@ -134,8 +146,7 @@ fn check_content_type(request: &Request) -> Result<(), AdminError> {
     let length = headers.get(header::CONTENT_LENGTH).map(HeaderValue::as_bytes);
     let has_body = headers.contains_key(header::TRANSFER_ENCODING) || length.is_some_and(|length| length != b"0");
     let kind = headers.get(header::CONTENT_TYPE);
-    let changes = !matches!(*request.method(), Method::GET | Method::HEAD);
-    if !changes || (!has_body && kind.is_none()) {
+    if is_read(request.method()) || (!has_body && kind.is_none()) {
         return Ok(());
     }
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -193,6 +204,31 @@ mod tests {
         assert!(!call(Method::POST, &[(kind.clone(), "text/plain"), (length.clone(), "2")]));
         assert!(!call(Method::POST, &[(kind.clone(), "application/x-www-form-urlencoded"), (length, "0")]));
         assert!(call(Method::GET, &[(kind, "text/plain")]));
+    }
+
+    #[tokio::test]
+    async fn a_change_goes_to_its_end_though_its_caller_hangs_up() {
+        let (stored, store) = tokio::sync::oneshot::channel::<()>();
+        let (changed, change) = tokio::sync::oneshot::channel::<()>();
+        let mut call = Box::pin(to_its_end(async move {
+            store.await.unwrap();
+            changed.send(()).unwrap();
+            axum::http::StatusCode::OK.into_response()
+        }));
+        tokio::select! {
+            biased;
+            _ = &mut call => panic!("nothing is stored yet"),
+            () = tokio::task::yield_now() => {}
+        }
+        drop(call);
+        stored.send(()).unwrap();
+        change.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_change_that_panics_is_answered() {
+        let answer = to_its_end(async { panic!("on purpose") }).await;
+        assert_eq!(answer.status(), axum::http::StatusCode::INTERNAL_SERVER_ERROR);
     }
 
     #[test]
