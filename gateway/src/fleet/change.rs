@@ -280,7 +280,7 @@ impl Fleet {
         view.insert(Arc::clone(&replica));
         // A stated model is known before the replica answers, and also if it never does: "no capacity", not "no model".
         for name in replica.stated.models.0.keys() {
-            view.models.report(name, clock::unix().as_secs());
+            view.models.state(name, clock::unix().as_secs());
         }
         self.view.store(Arc::new(view));
         match known {

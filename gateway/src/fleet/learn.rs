@@ -1,8 +1,8 @@
 //! What a probe learned becomes what is known, and the scheduler hears of it.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
-use scheduler::Event;
+use scheduler::{Event, ModelId};
 
 use super::{
     dialect::Dialect,
@@ -89,10 +89,20 @@ impl Fleet {
         let view = self.view.load_full();
         let mut changed: Option<View> = None;
         let now = clock::unix().as_secs();
-        let mut models = Vec::with_capacity(served.len());
+        let mut may_forget = true;
+        let mut models: Vec<ServedModel> = Vec::with_capacity(served.len());
         for (name, own) in served {
             let known = view.models.resolve(&name);
-            let known = known.or_else(|| changed.get_or_insert_with(|| View::clone(&view)).models.report(&name, now));
+            let known = known.or_else(|| {
+                let known = &mut changed.get_or_insert_with(|| View::clone(&view)).models;
+                known.report(&name, now).or_else(|| {
+                    // Once: what this replica claims now is not known as claimed before it is all read.
+                    if std::mem::take(&mut may_forget) {
+                        known.forget_unclaimed(&claimed(&view, &models));
+                    }
+                    known.report(&name, now)
+                })
+            });
             match known {
                 Some(model) => models.push(ServedModel { id: model.id, name: model.name, own }),
                 None => tracing::warn!(
@@ -116,6 +126,15 @@ impl Fleet {
             self.dispatcher.handle(Event::ReplicaUp { replica: replica.id, spec });
         }
     }
+}
+
+/// The models of all replicas, up or not, and those of one that is being read.
+fn claimed(view: &View, read: &[ServedModel]) -> HashSet<ModelId> {
+    let mut claimed: HashSet<_> = read.iter().map(|model| model.id).collect();
+    for replica in view.replicas.values() {
+        claimed.extend(replica.facts().models.iter().map(|model| model.id));
+    }
+    claimed
 }
 
 /// Whether the operator's word about the models stands whatever the replica lists: it states them, and that this is some

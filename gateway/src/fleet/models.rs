@@ -1,10 +1,11 @@
 //! The models that clients may name: configured, stated for a replica, or reported by one.
 //!
-//! A name, once known, keeps its id for the life of the process: a phone that flaps must not turn "no capacity now" into
-//! "no such model". Phones may claim anything, so their share is bounded; configured names always fit.
+//! A name, once known, keeps its id: a phone that flaps must not turn "no capacity now" into "no such model". Phones may
+//! claim anything, so their share is bounded, and when it is full the names go that no replica claims any more: otherwise
+//! one phone that invents names would keep all new models out until a restart. What operators say always fits.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -39,6 +40,8 @@ struct Entry {
     id: ModelId,
     /// Seconds since 1970 when it became known.
     created: u64,
+    /// Only replicas say so.
+    reported: bool,
 }
 
 impl Models {
@@ -46,11 +49,24 @@ impl Models {
     pub(super) fn configure(&mut self, naming: &Naming, now: u64) {
         self.aliases.clear();
         for (name, section) in naming.models() {
-            let name = self.learn(name, now);
+            let name = self.learn(name, now, false);
             for alias in &section.aliases {
                 self.aliases.insert(alias.as_str().into(), Arc::clone(&name));
             }
         }
+    }
+
+    /// Takes a name that an operator states for a replica.
+    pub(super) fn state(&mut self, name: &str, now: u64) {
+        if !self.aliases.contains_key(name) {
+            self.learn(name, now, false);
+        }
+    }
+
+    /// Makes room: forgets what replicas once reported and is not in `claimed`.
+    pub(super) fn forget_unclaimed(&mut self, claimed: &HashSet<ModelId>) {
+        self.by_name.retain(|_, entry| !entry.reported || claimed.contains(&entry.id));
+        self.reported = self.by_name.values().filter(|entry| entry.reported).count();
     }
 
     /// The model of a name that a replica reports, new or known; `None` when there are too many.
@@ -61,18 +77,21 @@ impl Models {
         if self.reported == MAX_REPORTED {
             return None;
         }
-        self.reported += 1;
-        self.learn(name, now);
+        self.learn(name, now, true);
         self.resolve(name)
     }
 
-    fn learn(&mut self, name: &str, now: u64) -> Arc<str> {
-        if let Some((name, _)) = self.by_name.get_key_value(name) {
-            return Arc::clone(name);
+    fn learn(&mut self, name: &str, now: u64, reported: bool) -> Arc<str> {
+        let shared = self.by_name.get_key_value(name).map_or_else(|| name.into(), |(name, _)| Arc::clone(name));
+        let new = Entry { id: ModelId(self.next), created: now, reported };
+        let entry = self.by_name.entry(Arc::clone(&shared)).or_insert(new);
+        if entry.id == new.id {
+            self.next += 1;
+            self.reported += usize::from(reported);
+        } else if entry.reported && !reported {
+            entry.reported = false;
+            self.reported -= 1;
         }
-        let shared: Arc<str> = name.into();
-        self.by_name.insert(Arc::clone(&shared), Entry { id: ModelId(self.next), created: now });
-        self.next += 1;
         shared
     }
 
@@ -133,5 +152,33 @@ mod tests {
         let accepted = (0..10_000).filter(|n| models.report(&format!("m{n}"), 0).is_some()).count();
         assert_eq!(accepted, MAX_REPORTED);
         assert!(models.report("qwen", 0).is_some());
+    }
+
+    #[test]
+    fn a_stated_model_fits_whatever_phones_have_invented() {
+        let mut models = configured();
+        (0..MAX_REPORTED).for_each(|n| drop(models.report(&format!("m{n}"), 0)));
+        models.state("new", 0);
+        models.state("gpt-4", 0);
+        assert!(models.resolve("new").is_some());
+        assert_eq!(models.resolve("gpt-4"), models.resolve("qwen"));
+        models.state("m7", 0);
+        assert!(models.report("one more", 0).is_some(), "a stated name does not count among the reported ones");
+    }
+
+    #[test]
+    fn invented_names_go_when_nobody_claims_them_and_others_keep_their_ids() {
+        let mut models = configured();
+        models.state("stated", 0);
+        let ids: Vec<_> = (0..MAX_REPORTED).map(|n| models.report(&format!("m{n}"), 0).unwrap().id).collect();
+        assert_eq!(models.report("new", 0), None);
+        models.forget_unclaimed(&HashSet::from([ids[3]]));
+        assert_eq!(models.resolve("m3").map(|model| model.id), Some(ids[3]));
+        assert_eq!(models.resolve("m4"), None);
+        assert!(models.resolve("stated").is_some() && models.resolve("qwen").is_some());
+        let new = models.report("new", 0).unwrap();
+        assert!(!ids.contains(&new.id), "a number is never given twice");
+        let more = (0..MAX_REPORTED).filter(|n| models.report(&format!("n{n}"), 0).is_some()).count();
+        assert_eq!(more, MAX_REPORTED - 2);
     }
 }
