@@ -18,6 +18,10 @@ use super::{
 };
 use crate::upstream::{Endpoint, Upstream};
 
+/// Slots that a replica is believed to have. Phones have 1 to 4, and work goes where most is free: one that claims tens of
+/// thousands would draw the whole pool's. A server that really has more has them stated.
+const MAX_SLOTS: u16 = 64;
+
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
@@ -184,7 +188,9 @@ impl Prober<'_> {
         };
         Ok(Some(Learned {
             routes: self.llama_routes().await?,
-            slots: slots.and_then(|slots| u16::try_from(slots).ok()).filter(|slots| *slots > 0),
+            slots: slots
+                .map(|slots| u16::try_from(slots).map_or(MAX_SLOTS, |slots| slots.min(MAX_SLOTS)))
+                .filter(|slots| *slots > 0),
             context_tokens: props.and_then(llama_context).or(listing.context_tokens),
             build: props
                 .and_then(|props| props.get("build_info")?.as_str())

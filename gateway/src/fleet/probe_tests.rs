@@ -146,6 +146,15 @@ async fn without_properties_the_list_of_slots_is_counted() {
 }
 
 #[tokio::test]
+async fn a_phone_that_claims_thousands_of_slots_is_not_believed() {
+    for (claim, believed) in [("1000000", Some(MAX_SLOTS)), ("65535", Some(MAX_SLOTS)), ("0", None), ("-1", None)] {
+        let props: &'static str = LLAMA_PROPS.replace(":3,", &format!(":{claim},")).leak();
+        let engine = Engine::start(&with(llama(), "/props", (200, props))).await;
+        assert_eq!(engine.probe().await.learned.unwrap().slots, believed, "{claim}");
+    }
+}
+
+#[tokio::test]
 async fn a_loading_engine_is_loading_and_a_wrong_key_is_an_operators_business() {
     let loading = Engine::start(&[("/health", (503, LOADING))]).await.probe().await;
     assert_eq!((loading.finding, loading.dialect), (Finding::Loading { percent: None }, Some(Dialect::LlamaServer)));
