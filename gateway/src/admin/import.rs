@@ -16,6 +16,10 @@ use super::{
 };
 use crate::fleet::{Added, Amendment, ChangeError};
 
+/// Elements of one list: twice the largest pool. Each that is refused is told, so a body full of commas would be answered
+/// with a hundred times its size.
+const MAX_ITEMS: usize = 10_000;
+
 /// A list to import: of addresses, of objects with `url` and anything that can be stated, what `GET /admin/replicas`
 /// answers, or what the Laya app's deploy script prints.
 #[derive(Deserialize)]
@@ -41,6 +45,7 @@ pub(super) async fn import(
     Body(form): Body<ImportForm>,
 ) -> Result<Json<Imported>, AdminError> {
     let (ImportForm::List(items) | ImportForm::Export { data: items }) = form;
+    check_length(items.len())?;
     let mut done = Imported { added: 0, changed: 0, unchanged: 0, refused: Vec::new() };
     for (index, item) in items.into_iter().enumerate() {
         let taken = match read_item(item) {
@@ -60,6 +65,14 @@ pub(super) async fn import(
         }
     }
     Ok(Json(done))
+}
+
+fn check_length(items: usize) -> Result<(), AdminError> {
+    if items <= MAX_ITEMS {
+        return Ok(());
+    }
+    let message = format!("a list has at most {MAX_ITEMS} elements, and this one has {items}; send it in parts");
+    Err(AdminError::Invalid { param: None, message })
 }
 
 /// One element: an address, or an object with one.
@@ -138,6 +151,12 @@ mod tests {
         assert_eq!(amendment.models, None);
         assert_eq!(amendment.cost_acu_per_day, Some(Some(0.5)));
         assert_eq!(amendment.name.as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn a_list_that_no_pool_has_is_refused_as_a_whole() {
+        assert!(check_length(MAX_ITEMS).is_ok());
+        assert!(check_length(1_000_000).unwrap_err().to_string().contains("in parts"));
     }
 
     #[test]
