@@ -1,4 +1,4 @@
-//! A bound on guessing the admin token.
+//! A bound on guessing the admin token. An IPv6 address counts as its /64: who guesses has the whole of it.
 
 use std::{
     collections::HashMap,
@@ -8,6 +8,8 @@ use std::{
 };
 
 use scheduler::Timestamp;
+
+use crate::auth::network;
 
 /// Wrong tokens from one address in [`WINDOW`]. 20: nobody mistypes that often, and at that pace no token is guessed.
 const MAX_FAILURES: u32 = 20;
@@ -24,12 +26,14 @@ pub(super) struct FailedLogins {
 impl FailedLogins {
     /// Whether this address has used up its tries.
     pub(super) fn is_blocked(&self, address: IpAddr, now: Timestamp) -> bool {
+        let address = network(address);
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.get(&address).is_some_and(|(since, count)| now.since(*since) < WINDOW && *count >= MAX_FAILURES)
     }
 
     /// Counts a wrong token.
     pub(super) fn note(&self, address: IpAddr, now: Timestamp) {
+        let address = network(address);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.len() >= MAX_ADDRESSES {
             seen.retain(|_, (since, _)| now.since(*since) < WINDOW);
@@ -63,6 +67,16 @@ mod tests {
         assert!(logins.is_blocked(guesser, at(60)));
         assert!(!logins.is_blocked(other, at(60)));
         assert!(!logins.is_blocked(guesser, at(62)));
+    }
+
+    #[test]
+    fn all_addresses_of_one_ipv6_network_share_its_tries() {
+        let logins = FailedLogins::default();
+        for last in 0..MAX_FAILURES {
+            logins.note(format!("2001:db8::{last:x}").parse().unwrap(), Timestamp::ZERO);
+        }
+        assert!(logins.is_blocked("2001:db8::ffff:1".parse().unwrap(), Timestamp::ZERO));
+        assert!(!logins.is_blocked("2001:db8:0:1::1".parse().unwrap(), Timestamp::ZERO));
     }
 
     #[test]

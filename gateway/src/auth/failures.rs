@@ -130,7 +130,8 @@ impl FailureBudget {
 }
 
 /// What one party can be presumed to have whole.
-fn network(peer: IpAddr) -> IpAddr {
+/// Who is counted: the address, or of an IPv6 address its /64.
+pub(crate) fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),

@@ -20,6 +20,7 @@ use std::{
 use arc_swap::ArcSwap;
 use store::{By, KeyLimits, KeyRecord, NewKey, Put, Store, StoreError, UnixMillis};
 
+pub(crate) use self::failures::network;
 pub use self::tenant::Tenant;
 use self::{
     failures::FailureBudget,
