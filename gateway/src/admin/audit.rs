@@ -1,14 +1,12 @@
 //! The audit trail.
 
-use axum::{
-    Json,
-    extract::{Query, State},
-};
+use axum::{Json, extract::State};
 use serde::Deserialize;
 
 use super::{
     Shared,
     answer::AdminError,
+    form::Asked,
     view::{AuditList, AuditView, ErrorView},
 };
 
@@ -34,7 +32,7 @@ fn number<T: std::str::FromStr>(param: &str, text: Option<&str>) -> Result<Optio
     responses((status = 200, description = "The newest first", body = AuditList), (status = 400, body = ErrorView)))]
 pub(super) async fn list(
     State(shared): State<Shared>,
-    Query(query): Query<AuditQuery>,
+    Asked(query): Asked<AuditQuery>,
 ) -> Result<Json<AuditList>, AdminError> {
     let limit = number("limit", query.limit.as_deref())?.unwrap_or(DEFAULT_LIMIT);
     if !(1..=MAX_LIMIT).contains(&limit) {

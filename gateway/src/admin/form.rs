@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use axum::{
     body::Bytes,
-    extract::{FromRequest, Request, rejection::BytesRejection},
-    http::StatusCode,
+    extract::{FromRequest, FromRequestParts, Path, Query, Request, rejection::BytesRejection},
+    http::{StatusCode, request::Parts},
 };
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use store::KeyLimits;
@@ -35,6 +35,32 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         let mut reader = serde_json::Deserializer::from_slice(&body);
         let value = T::deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
         value.map(Self).map_err(misread)
+    }
+}
+
+/// The one thing that a path names.
+pub(super) struct Id(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Id {
+    type Rejection = AdminError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, AdminError> {
+        let id = Path::<String>::from_request_parts(parts, state).await;
+        id.map(|Path(id)| Self(id)).map_err(|_| AdminError::NotFound("nothing is called that: it is not UTF-8".into()))
+    }
+}
+
+/// What stands behind the question mark.
+pub(super) struct Asked<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = AdminError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, AdminError> {
+        let asked = Query::<T>::from_request_parts(parts, state).await;
+        asked
+            .map(|Query(asked)| Self(asked))
+            .map_err(|rejection| AdminError::Invalid { param: None, message: rejection.body_text() })
     }
 }
 
@@ -335,6 +361,33 @@ mod tests {
         let map = amend(r#"{"models": {"a": "/x.gguf", "b": null}}"#).unwrap().models.unwrap();
         assert_eq!(map.0["a"].as_deref(), Some("/x.gguf"));
         assert!(amend(r#"{"models": "a"}"#).unwrap_err().to_string().contains("list of names"));
+    }
+
+    #[tokio::test]
+    async fn a_path_or_query_that_is_odd_is_answered_in_our_shape() {
+        use axum::{Router, routing::get};
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+        #[derive(serde::Deserialize)]
+        struct Query {
+            #[serde(rename = "limit")]
+            _limit: Option<String>,
+        }
+        async fn named(Id(_): Id, Asked(_): Asked<Query>) {}
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut tasks = tokio::task::JoinSet::new();
+        let router = Router::new().route("/{id}", get(named));
+        tasks.spawn(async move { axum::serve(listener, router).await });
+        for (path, status) in [("/x", 200), ("/x?limit=1", 200), ("/%ff", 404), ("/x?limit=1&limit=2", 400)] {
+            let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
+            assert!(status == 200 || answer.contains("content-type: application/json"), "{path}: {answer}");
+        }
     }
 
     #[test]

@@ -2,18 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::{
-    Extension, Json,
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{Extension, Json, extract::State, http::StatusCode};
 use scheduler::Class;
 use store::StoreError;
 
 use super::{
     Shared,
     answer::AdminError,
-    form::{Body, CreateKey},
+    form::{Body, CreateKey, Id},
     guard::Caller,
     view::{ErrorView, KeyList, KeyView, NewKeyView},
 };
@@ -86,7 +82,7 @@ fn read_class(param: &str, name: Option<&str>) -> Result<Option<Class>, AdminErr
 pub(super) async fn revoke(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<KeyView>, AdminError> {
     let id = id.parse().map_err(|_| AdminError::NotFound("no key has that number".into()))?;
     let (auth, by) = (Arc::clone(&shared.app.auth), shared.by(&caller));

@@ -2,7 +2,7 @@
 
 use axum::{
     Extension, Json,
-    extract::{Path, State},
+    extract::State,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -11,7 +11,7 @@ use store::ReplicaSource;
 use super::{
     Shared,
     answer::AdminError,
-    form::{AddReplica, AmendReplica, Body, Drain, OptionalBody},
+    form::{AddReplica, AmendReplica, Asked, Body, Drain, Id, OptionalBody},
     guard::Caller,
     view::{ErrorView, RemovedView, ReplicaList, ReplicaView},
 };
@@ -44,7 +44,7 @@ pub(super) async fn list(State(shared): State<Shared>) -> Json<ReplicaList> {
 #[utoipa::path(get, path = "/admin/replicas/{id}", tag = "replicas",
     params(("id" = String, Path, description = "Number, name, or percent-encoded url")),
     responses((status = 200, description = "The replica", body = ReplicaView), (status = 404, body = ErrorView)))]
-pub(super) async fn get(State(shared): State<Shared>, Path(id): Path<String>) -> Result<Json<ReplicaView>, AdminError> {
+pub(super) async fn get(State(shared): State<Shared>, Id(id): Id) -> Result<Json<ReplicaView>, AdminError> {
     Ok(Json(shared.view(&*shared.find(&id)?)))
 }
 
@@ -76,7 +76,7 @@ pub(super) async fn add(
 pub(super) async fn amend(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    Id(id): Id,
     Body(form): Body<AmendReplica>,
 ) -> Result<Json<ReplicaView>, AdminError> {
     let amendment = form.stated.read()?;
@@ -93,7 +93,7 @@ pub(super) async fn amend(
 pub(super) async fn drain(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    Id(id): Id,
     OptionalBody(form): OptionalBody<Drain>,
 ) -> Result<Json<ReplicaView>, AdminError> {
     let deadline = form.read()?;
@@ -109,7 +109,7 @@ pub(super) async fn drain(
 pub(super) async fn undrain(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<ReplicaView>, AdminError> {
     let id = shared.find(&id)?.id;
     let replica = shared.app.fleet.undrain(id, shared.by(&caller)).await?;
@@ -143,8 +143,8 @@ impl RemoveQuery {
 pub(super) async fn remove(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    axum::extract::Query(query): axum::extract::Query<RemoveQuery>,
+    Id(id): Id,
+    Asked(query): Asked<RemoveQuery>,
 ) -> Result<(StatusCode, Json<RemovedView>), AdminError> {
     let force = query.read()?;
     let id = shared.find(&id)?.id;

@@ -2,15 +2,13 @@
 
 use std::{collections::HashMap, sync::atomic::Ordering};
 
-use axum::{
-    Extension, Json,
-    extract::{Path, State},
-};
+use axum::{Extension, Json, extract::State};
 use serde_json::json;
 
 use super::{
     Shared,
     answer::AdminError,
+    form::Id,
     guard::Caller,
     view::{CancelledView, ErrorView, RequestList, RequestView},
 };
@@ -57,7 +55,7 @@ impl Shared {
 pub(super) async fn cancel(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    Id(id): Id,
 ) -> Result<Json<CancelledView>, AdminError> {
     if !shared.app.live.cancel(&id) {
         return Err(AdminError::NotFound("no such request is being answered now".into()));
