@@ -6,6 +6,7 @@
 
 mod answer;
 mod audit;
+mod connections;
 mod events;
 mod failed_logins;
 mod form;
@@ -22,11 +23,11 @@ mod view;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use axum::Router;
+use axum::{Router, serve::ListenerExt as _};
 use store::{By, Store, UnixMillis};
 use tokio::sync::Semaphore;
 
-use self::{failed_logins::FailedLogins, guard::Caller};
+use self::{connections::Bounded, failed_logins::FailedLogins, guard::Caller};
 pub use self::{
     form::{AddReplica, AmendReplica, CreateKey, Drain},
     openapi::document,
@@ -120,6 +121,8 @@ pub async fn serve(listener: std::net::TcpListener, app: AppState, stop: Stop) {
     };
     let mut ending = stop.clone();
     let service = router(app, stop).into_make_service_with_connect_info::<SocketAddr>();
+    // Tapped only because axum tells the peer's address of its own listeners alone.
+    let listener = Bounded::new(listener).tap_io(|_| ());
     let served = axum::serve(listener, service).with_graceful_shutdown(async move { ending.wait().await }).await;
     if let Err(error) = served {
         tracing::error!(%error, "the admin API ended");
