@@ -55,6 +55,8 @@ fn read(form: CreateKey) -> Result<KeyRequest, AdminError> {
         ("requests_per_minute", limits.requests_per_minute),
         ("tokens_per_minute", limits.tokens_per_minute),
         ("max_in_flight", limits.max_in_flight),
+        // Every request is in the queue for a moment.
+        ("max_queued", limits.max_queued),
     ];
     if let Some((name, _)) = positive.into_iter().find(|(_, limit)| *limit == Some(0)) {
         return Err(AdminError::invalid(name, "must be 1 or more; leave it out for the tenant's own limit"));
@@ -88,4 +90,19 @@ pub(super) async fn revoke(
     let (auth, by) = (Arc::clone(&shared.app.auth), shared.by(&caller));
     let revoked = shared.keep(move |store| Ok(auth.revoke(store, by, id))).await??;
     Ok(Json(KeyView::from(revoked.record())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_nothing_is_refused_and_names_its_field() {
+        for field in ["requests_per_minute", "tokens_per_minute", "max_in_flight", "max_queued"] {
+            let form = |limit: u32| serde_json::from_value(serde_json::json!({"tenant": "t", field: limit})).unwrap();
+            let error = read(form(0)).map(drop).unwrap_err();
+            assert!(matches!(&error, AdminError::Invalid { param: Some(param), .. } if param == field), "{error}");
+            assert!(read(form(1)).is_ok() && read(form(u32::MAX)).is_ok());
+        }
+    }
 }
