@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::answer::AdminError;
 use crate::{
-    config::{Secret, StatedModels},
+    config::{Secret, StatedModels, is_replica_name},
     fleet::{Amendment, Dialect},
 };
 
@@ -230,8 +230,7 @@ fn check_text(param: &str, text: &str) -> Result<(), AdminError> {
 
 /// A name becomes a metric's label and a part of a URL.
 fn check_name(name: &str) -> Result<(), AdminError> {
-    let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte);
-    if (1..=128).contains(&name.len()) && name.bytes().all(letter) {
+    if is_replica_name(name) {
         return Ok(());
     }
     Err(AdminError::invalid("name", "must be 1 to 128 of a-z, A-Z, 0-9, '-', '_', '.', ':'"))

@@ -11,6 +11,8 @@ use crate::fleet::{ReplicaUrl, UrlRules};
 
 /// A tenant name becomes a metric label, a column of a table and part of a URL.
 const NAME_RULE: &str = "1 to 64 of a-z, A-Z, 0-9, '-', '_', '.'";
+/// A replica's name becomes a metric's label, a header's value and part of a URL.
+const REPLICA_NAME_RULE: &str = "1 to 128 of a-z, A-Z, 0-9, '-', '_', '.', ':'";
 /// The tenant of everybody when no key is required.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 
@@ -41,6 +43,7 @@ pub(super) fn check(config: &Config, gathered: &mut Gathered<'_>) {
     check_ranges(config, &mut checks);
     check_tenants(config, &mut checks);
     check_replicas(config, &mut checks);
+    check_replica_names(config, &mut checks);
     check_models(config, &mut checks);
 }
 
@@ -127,6 +130,26 @@ fn check_tenants(config: &Config, checks: &mut Checks<'_, '_>) {
             if let Some(owner) = owners.insert(key.reveal(), name) {
                 checks.note(&path, format!("key {index} is already a key of tenant {owner}"), None);
             }
+        }
+    }
+}
+
+/// Whether a name can be a replica's. Addresses of IPv6 are in brackets.
+pub(crate) fn is_replica_name(name: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte);
+    (1..=128).contains(&name.len()) && name.bytes().all(letter)
+}
+
+fn check_replica_names(config: &Config, checks: &mut Checks<'_, '_>) {
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    for (index, replica) in config.replicas.iter().enumerate() {
+        let Some(name) = replica.name.as_deref() else { continue };
+        let key = format!("replicas[{index}].name");
+        if !is_replica_name(name) {
+            checks.note(&key, "not a replica's name", Some(REPLICA_NAME_RULE));
+        }
+        if let Some(first) = seen.insert(name, index) {
+            checks.note(&key, format!("replicas[{first}] is called that"), None);
         }
     }
 }

@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 
 use scheduler::SchedulerConfig;
 
-pub(crate) use self::check::{ANONYMOUS, is_name};
+pub(crate) use self::check::{ANONYMOUS, is_name, is_replica_name};
 use self::visit::{Section, Visitor};
 pub use self::{
     bytes::{ByteSize, SizeError},

@@ -336,3 +336,20 @@ fn a_replica_or_tenant_that_goes_is_a_change() {
     assert!(changes.applied.iter().any(|key| key.starts_with("tenants.a.")), "{changes:?}");
     assert_eq!(changes.needs_restart, Vec::<String>::new());
 }
+
+#[test]
+fn a_replicas_name_is_a_word_and_its_own() {
+    let named = |first: &str, second: &str| {
+        format!(
+            "[[replicas]]\nurl = \"https://a.acu.run\"\nname = {first:?}\n[[replicas]]\nurl = \"https://b.acu.run\"\nname = {second:?}\n"
+        )
+    };
+    assert!(read(&named("pixel-7", "[2001:db8::1]:443")).is_ok());
+    let found = mistakes(&named("pixel 7", "f\u{fc}nf"));
+    assert!(
+        found.len() == 2 && found[0].contains("replicas[0].name") && found[1].contains("replicas[1].name"),
+        "{found:?}"
+    );
+    let found = mistakes(&named("pixel-7", "pixel-7"));
+    assert!(found.len() == 1 && found[0].contains("replicas[0] is called that"), "{found:?}");
+}
