@@ -32,6 +32,12 @@ pub enum StoreError {
     /// No space is left. Calls work again once there is.
     #[error("no space is left for the database")]
     Full,
+    /// Another file is at the path, or none.
+    #[error(
+        "the database file {path} was deleted or replaced while it was open; put it back, or restart to use what is there",
+        path = .0.display()
+    )]
+    Gone(PathBuf),
     /// Another process holds the database for longer than the busy timeout.
     #[error("the database is busy in another process")]
     Busy,

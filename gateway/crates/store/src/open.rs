@@ -1,6 +1,9 @@
 //! Opening a file: ours, whole, and of a version that this program knows; or an error that says what to do.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use rusqlite::{Connection, OpenFlags};
 
@@ -21,6 +24,42 @@ pub(crate) fn open_file(path: &Path) -> Result<Connection, StoreError> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     refuse_foreign(&connection, path)?;
     prepare(connection)
+}
+
+/// The file that a connection has open, to notice when its path leads elsewhere.
+#[derive(Debug)]
+pub(crate) struct OpenedFile {
+    path: PathBuf,
+    #[cfg(unix)]
+    node: (u64, u64),
+}
+
+impl OpenedFile {
+    /// Remembers what is at the path now.
+    pub(crate) fn at(path: &Path) -> Result<Self, StoreError> {
+        #[cfg(unix)]
+        let node = node(path).map_err(|error| unopened(path, error.to_string()))?;
+        Ok(Self {
+            path: path.into(),
+            #[cfg(unix)]
+            node,
+        })
+    }
+
+    /// SQLite writes happily into a file that was deleted or moved away: it would be lost at the next start.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        #[cfg(unix)]
+        if node(&self.path).ok() != Some(self.node) {
+            return Err(StoreError::Gone(self.path.clone()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(unix)]
+fn node(path: &Path) -> std::io::Result<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()))
 }
 
 /// Opens a database that is forgotten at the end.

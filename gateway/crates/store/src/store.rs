@@ -34,7 +34,8 @@ impl Store {
         if path.as_os_str() == ":memory:" {
             return Self::in_memory();
         }
-        Ok(Self { writer: Arc::new(Writer::start(open::open_file(path)?)?) })
+        let (connection, file) = (open::open_file(path)?, open::OpenedFile::at(path)?);
+        Ok(Self { writer: Arc::new(Writer::start(connection, Some(file))?) })
     }
 
     /// A store that forgets everything at the end.
@@ -42,7 +43,7 @@ impl Store {
     /// # Errors
     /// There is no memory or thread for it.
     pub fn in_memory() -> Result<Self, StoreError> {
-        Ok(Self { writer: Arc::new(Writer::start(open::open_memory()?)?) })
+        Ok(Self { writer: Arc::new(Writer::start(open::open_memory()?, None)?) })
     }
 
     /// All replicas, by number.

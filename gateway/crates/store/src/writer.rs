@@ -12,7 +12,7 @@ use std::{
 
 use rusqlite::{Connection, Savepoint, TransactionBehavior};
 
-use crate::error::StoreError;
+use crate::{error::StoreError, open::OpenedFile};
 
 /// Calls that wait. 256: more callers than that wait in their own threads, which is back-pressure.
 const QUEUE: usize = 256;
@@ -71,11 +71,11 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Starts the thread.
-    pub(crate) fn start(connection: Connection) -> Result<Self, StoreError> {
+    pub(crate) fn start(connection: Connection, file: Option<OpenedFile>) -> Result<Self, StoreError> {
         let (calls, waiting) = sync_channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("store".into())
-            .spawn(move || work(connection, &waiting))
+            .spawn(move || work(connection, file.as_ref(), &waiting))
             .map_err(|error| StoreError::Failed(error.to_string()))?;
         Ok(Self { calls: Some(calls), thread: Some(thread) })
     }
@@ -103,11 +103,11 @@ impl Drop for Writer {
     }
 }
 
-fn work(mut connection: Connection, waiting: &Receiver<Box<dyn Call>>) {
+fn work(mut connection: Connection, file: Option<&OpenedFile>, waiting: &Receiver<Box<dyn Call>>) {
     while let Ok(first) = waiting.recv() {
         let mut group = vec![first];
         group.extend(waiting.try_iter().take(GROUP - 1));
-        let commit = run_group(&mut connection, &mut group);
+        let commit = file.map_or(Ok(()), OpenedFile::check).and_then(|()| run_group(&mut connection, &mut group));
         for call in group {
             call.finish(commit.clone());
         }
@@ -138,7 +138,7 @@ mod tests {
     fn writer() -> Writer {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch("CREATE TABLE t (x INTEGER UNIQUE)").unwrap();
-        Writer::start(connection).unwrap()
+        Writer::start(connection, None).unwrap()
     }
 
     fn insert(writer: &Writer, x: i64) -> Result<(), StoreError> {
@@ -204,7 +204,7 @@ mod tests {
     fn a_full_disk_fails_the_call_and_space_heals_it() {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch("CREATE TABLE t (x)").unwrap();
-        let writer = Writer::start(connection).unwrap();
+        let writer = Writer::start(connection, None).unwrap();
         let limit = |pages: u32| {
             writer.call(move |savepoint| {
                 Ok(savepoint.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?)

@@ -132,3 +132,18 @@ fn two_gateways_during_an_upgrade_share_one_file() {
     assert_eq!(old.replicas().unwrap().len(), 100);
     assert_eq!(old.replicas().unwrap(), new.replicas().unwrap());
 }
+
+#[cfg(unix)]
+#[test]
+fn nothing_is_acknowledged_into_a_file_that_is_gone_and_it_may_come_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, away) = (directory.path().join("store.db"), directory.path().join("away.db"));
+    let store = Store::open(&path).unwrap();
+    store.put_replica(by(), phone("https://a.acu.run")).unwrap();
+    fs::rename(&path, &away).unwrap();
+    assert_eq!(store.put_replica(by(), phone("https://b.acu.run")), Err(StoreError::Gone(path.clone())));
+    fs::write(&path, "another file").unwrap();
+    assert_eq!(store.put_replica(by(), phone("https://b.acu.run")), Err(StoreError::Gone(path.clone())));
+    fs::rename(&away, &path).unwrap();
+    assert!(store.put_replica(by(), phone("https://b.acu.run")).is_ok());
+}
