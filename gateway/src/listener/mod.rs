@@ -46,9 +46,9 @@ const KEEPALIVE: TcpKeepalive = TcpKeepalive {
     count: 4,
     user_timeout: Duration::from_secs(60),
 };
-/// Read buffer of a client connection. 8 KiB instead of pingora's 64: an idle connection costs little, and a 7,000-token
-/// prompt is read in four pieces.
-const READ_BUFFER: usize = 8 << 10;
+/// Read buffer of a client connection. 4 KiB instead of pingora's 64: an idle connection costs little, and a body is read
+/// past it into a buffer of its own.
+const READ_BUFFER: usize = 4 << 10;
 /// Write buffer of a client connection; larger pieces go out past it.
 const WRITE_BUFFER: usize = 2 << 10;
 
