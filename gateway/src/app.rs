@@ -237,6 +237,7 @@ struct Beside {
 impl BackgroundService for Beside {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let Some(parts) = self.parts.lock().await.take() else { return };
+        signals::survive_file_size_limit();
         let tasks = Tasks::default();
         let gateway = Arc::clone(&parts.gateway);
         let (dispatcher, fleet) = (Arc::clone(&gateway.dispatcher), Arc::clone(&gateway.fleet));

@@ -131,7 +131,7 @@ impl Gateway {
             // No replica saw it: its tokens were not used.
             permit.settle(Some(0));
         }
-        permit.settle(used?);
+        permit.settle(used?.map(|used| used.min(request::dearest(&request).unwrap_or(used))));
         Ok(())
     }
 

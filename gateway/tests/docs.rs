@@ -51,6 +51,7 @@ fn codes_of_the_gateway() -> BTreeSet<String> {
     let bodies = read("gateway/crates/openai-wire/src/decode_error.rs");
     let engines = read("gateway/crates/openai-wire/src/upstream_error.rs");
     let mut found = codes(between(&errors, "pub fn code(", "/// The outcome in metrics"));
+    found.extend(codes(between(&errors, "fn shed_code(", "\n}\n")));
     found.extend(codes(between(&bodies, "pub fn code(", "\n    }\n")));
     let engines = between(&engines, "fn describe_with_status(", "fn context_message(");
     found.extend(codes(engines).into_iter().filter(|code| code.contains('_') && !code.ends_with("_error")));

@@ -65,6 +65,14 @@ fn someone_listens(socket: &Path) -> bool {
     table.lines().any(|line| line.ends_with(&path))
 }
 
+/// A write beyond the process's file-size limit must be an error of that write, which the store reports, and not the end
+/// of the process: a handler is enough for that.
+pub fn survive_file_size_limit() {
+    if let Err(error) = signal(SignalKind::from_raw(Signal::XFSZ.as_raw())) {
+        tracing::warn!(%error, "XFSZ can't be watched: a file-size limit would end this process");
+    }
+}
+
 /// Resolves when another signal to end comes during a drain.
 pub async fn second_signal() {
     let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {

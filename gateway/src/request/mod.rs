@@ -57,6 +57,17 @@ pub fn deadline(headers: &HeaderMap, started: Timestamp) -> Result<Option<Timest
     Ok(Some(started + Duration::from_secs_f64(seconds)))
 }
 
+/// The most tokens that a request can have cost, whatever a replica claims: its limit per tenant must not be a phone's to
+/// use up. A token has at least a byte; templates add some. `None` for pictures, whose tokens are not in their bytes.
+pub fn dearest(request: &Request) -> Option<u64> {
+    /// What a chat template and its tools add to a prompt.
+    const TEMPLATE: u64 = 4096;
+    /// An answer without `max_tokens` ends with the context; no phone has a larger one.
+    const UNBOUNDED: u32 = 131_072;
+    let answer = u64::from(request.max_tokens.unwrap_or(UNBOUNDED)) * u64::from(request.choices);
+    (!request.has_images).then(|| request.prompt_bytes + TEMPLATE + answer)
+}
+
 /// What the scheduler needs to know.
 pub fn spec(
     request: &Request,

@@ -123,3 +123,15 @@ async fn a_process_short_of_memory_refuses_new_requests_and_nothing_else() {
     assert!(gateway.admin("POST", "/admin/reload", Some(&json!({}))).await.status < 300);
     gateway.wait_for("an answer", async |gateway| gateway.chat(&chat("new", false, 1)).await.status == 200).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_phone_that_claims_absurd_usage_uses_up_nobodys_tokens() {
+    let fleet = Fleet::of(1, &phone(1, 1000.0)).await;
+    let gateway = Gateway::over(&fleet, "[limits]\ntokens_per_minute = 100000\n").await;
+    fleet.phones[0].set_fault(fakephone::Fault::SillyUsage);
+    for round in 0..5 {
+        let answer = gateway.chat(&chat("silly", round % 2 == 0, 4)).await;
+        assert_eq!(answer.status, 200, "round {round}: {}", answer.text());
+        assert_eq!(answer.header("x-ratelimit-limit-tokens"), Some("100000"));
+    }
+}
