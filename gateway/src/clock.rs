@@ -34,3 +34,8 @@ const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 pub fn unix() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
+
+/// [`unix`] in milliseconds.
+pub fn unix_ms() -> u64 {
+    u64::try_from(unix().as_millis()).unwrap_or(u64::MAX)
+}

@@ -70,11 +70,6 @@ impl Live {
             entry.value().1.notify_one();
         }
     }
-
-    /// When the oldest began.
-    pub fn oldest(&self) -> Option<Timestamp> {
-        self.requests.iter().map(|entry| entry.value().0.started).min()
-    }
 }
 
 impl Entry {

@@ -91,7 +91,7 @@ impl Shared {
 }
 
 fn now() -> UnixMillis {
-    UnixMillis(u64::try_from(clock::unix().as_millis()).unwrap_or(u64::MAX))
+    UnixMillis(clock::unix_ms())
 }
 
 /// The admin API. Streams of events end with `stop`.

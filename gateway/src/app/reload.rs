@@ -87,7 +87,7 @@ impl Reloader {
 
     /// A reload is audited whoever asked for it.
     async fn note(&self, who: &str, changes: &Changes) -> Result<(), ReloadError> {
-        let at = UnixMillis(u64::try_from(clock::unix().as_millis()).unwrap_or(u64::MAX));
+        let at = UnixMillis(clock::unix_ms());
         let (store, by) = (Arc::clone(&self.store), By { at, who: who.into() });
         let detail = json!({ "applied": changes.applied, "needs_restart": changes.needs_restart });
         let noted = blocking(move || store.note(by, "reload".into(), "config".into(), detail)).await;

@@ -127,7 +127,7 @@ impl Authenticator {
     /// # Errors
     /// The same.
     pub fn with_ticks(config: &Config, store: &Store, ticks: Ticks) -> Result<Self, AuthSetupError> {
-        let at = UnixMillis(u64::try_from(crate::clock::unix().as_millis()).unwrap_or(u64::MAX));
+        let at = UnixMillis(crate::clock::unix_ms());
         let pepper = Pepper::new(&store.pepper(By { at, who: "gateway".into() }, Pepper::generate()?)?);
         let (stated, mut ids) = (Stated::from(config), TenantIds::default());
         let table = Table::new(&stated, &mut ids, &store.keys()?, &pepper)?;

@@ -33,7 +33,7 @@ use self::visit::{Section, Visitor};
 pub use self::{
     bytes::{ByteSize, SizeError},
     diff::Changes,
-    duration::{DurationError, parse as parse_duration, show as show_duration},
+    duration::{DurationError, show as show_duration},
     load::{Overrides, load, parse},
     mistake::{ConfigErrors, Mistake, Place},
     moment::Moment,

@@ -171,8 +171,8 @@ impl Core {
         let mut fleet = false;
         while let Some(effect) = self.scheduler.poll_effect() {
             match effect {
-                Effect::Dispatch { request, attempt, replica, number } => {
-                    self.deliver(request, Message::Dispatched { attempt, replica, number });
+                Effect::Dispatch { request, attempt, replica, .. } => {
+                    self.deliver(request, Message::Dispatched { attempt, replica });
                 }
                 Effect::Cancel { attempt, request, why } => self.deliver(request, Message::Cancelled { attempt, why }),
                 Effect::Reject { request, reason, retry_after } => {

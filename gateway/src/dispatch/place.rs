@@ -14,7 +14,7 @@ use super::driver::Dispatcher;
 /// What the core says to one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Message {
-    Dispatched { attempt: AttemptId, replica: ReplicaId, number: u32 },
+    Dispatched { attempt: AttemptId, replica: ReplicaId },
     Cancelled { attempt: AttemptId, why: CancelReason },
     Rejected { reason: ShedReason, retry_after: Duration },
 }
@@ -81,13 +81,12 @@ impl Place {
     pub async fn grant(&self) -> Result<Grant, Stopped> {
         loop {
             match self.mailbox.next().await {
-                Message::Dispatched { attempt, replica, number } => {
+                Message::Dispatched { attempt, replica } => {
                     return Ok(Grant {
                         dispatcher: Arc::clone(&self.dispatcher),
                         request: self.request,
                         attempt,
                         replica,
-                        number,
                         ended: false,
                     });
                 }
@@ -123,7 +122,6 @@ pub struct Grant {
     request: RequestId,
     attempt: AttemptId,
     replica: ReplicaId,
-    number: u32,
     ended: bool,
 }
 
@@ -136,11 +134,6 @@ impl Grant {
     /// The core's number of the attempt.
     pub fn attempt(&self) -> AttemptId {
         self.attempt
-    }
-
-    /// 1 for the request's first attempt.
-    pub fn number(&self) -> u32 {
-        self.number
     }
 
     /// Content has arrived.

@@ -92,7 +92,7 @@ impl Default for Feed {
 impl Feed {
     pub(super) fn send(&self, replica: ReplicaId, label: &Arc<str>, what: PoolChange) {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
-        let at_ms = u64::try_from(clock::unix().as_millis()).unwrap_or(u64::MAX);
+        let at_ms = clock::unix_ms();
         // Fails when nobody listens.
         drop(self.sender.send(PoolEvent { number, at_ms, replica, label: Arc::clone(label), what }));
     }

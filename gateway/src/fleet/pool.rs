@@ -233,7 +233,7 @@ impl Fleet {
 
     /// Whether at least one replica can be counted on.
     pub fn any_ready(&self) -> bool {
-        let now_ms = u64::try_from(clock::unix().as_millis()).unwrap_or(u64::MAX);
+        let now_ms = clock::unix_ms();
         self.view.load().replicas.values().any(|replica| replica.is_sound(now_ms))
     }
 

@@ -16,7 +16,6 @@ use super::{
     pool::{Fleet, Settings, View},
     replica::Stated,
     url::ReplicaUrl,
-    watch::now_ms,
 };
 use crate::{
     clock,
@@ -44,7 +43,7 @@ impl Fleet {
         let _changing = self.change.lock().await;
         let before = self.keep(|store| store.replicas()).await?;
         let plan = plan(&settings, &config.replicas, &before);
-        let by = || By { at: UnixMillis(now_ms()), who: "config".into() };
+        let by = || By { at: UnixMillis(clock::unix_ms()), who: "config".into() };
         let (put, gone) = (plan.put, plan.gone);
         let records = self
             .keep(move |store| {

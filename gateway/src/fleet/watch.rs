@@ -167,7 +167,7 @@ impl Fleet {
             ReplicaState::Ready | ReplicaState::Probation | ReplicaState::Draining => None,
             _ => self.complaint(&replica),
         };
-        replica.past().note(Transition { at_ms: now_ms(), from, to, why, detail: detail.clone() });
+        replica.past().note(Transition { at_ms: clock::unix_ms(), from, to, why, detail: detail.clone() });
         self.telemetry.replica_changed(&replica.label, to.name(), why.name());
         let label = &replica.label;
         // A macro, because the level of an event is a constant.
@@ -276,7 +276,7 @@ impl Fleet {
         }
         tracing::debug!(replica = &*replica.label, took_ms = took.as_millis(), %finding, "probed");
         let report = finding.report();
-        replica.past().probe = Some(LastProbe { at_ms: now_ms(), took, finding });
+        replica.past().probe = Some(LastProbe { at_ms: clock::unix_ms(), took, finding });
         if let Some(report) = report {
             self.dispatcher.handle(Event::ReplicaReported { replica: id, report });
         }
@@ -310,11 +310,6 @@ fn share_of(replica: &Replica, count: u64) -> f64 {
     let mut hasher = DefaultHasher::new();
     (&replica.url, count).hash(&mut hasher);
     (hasher.finish() >> 11) as f64 / (1_u64 << 53) as f64
-}
-
-/// Milliseconds since 1970.
-pub(super) fn now_ms() -> u64 {
-    u64::try_from(clock::unix().as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -46,11 +46,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether time ran out: no evidence of death while the replica may be busy.
-    pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::Timeout)
-    }
-
     /// Whether the operator's address policy refused the connection.
     pub fn forbidden(&self) -> bool {
         matches!(self, Self::Forbidden(_))

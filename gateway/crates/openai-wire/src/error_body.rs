@@ -35,12 +35,8 @@ impl ErrorBody {
         out.into()
     }
 
-    /// The event for a stream already begun. On [`Route::Responses`] the sequence number is 0; a stream that has
-    /// numbered events gets the right one from [`crate::AnswerStream::error_event`].
-    pub fn to_sse(&self, route: Route) -> Bytes {
-        self.to_sse_numbered(route, 0)
-    }
-
+    /// The event for a stream already begun ([`crate::AnswerStream::error_event`]), with the number that
+    /// [`Route::Responses`] counts in.
     pub(crate) fn to_sse_numbered(&self, route: Route, sequence: u64) -> Bytes {
         let mut out = Vec::with_capacity(2 * self.message.len() + 256);
         match route {
@@ -145,13 +141,13 @@ mod tests {
         assert_eq!(value["error"]["type"], "overloaded_error");
         assert_eq!(value["error"]["code"], "queue_full");
         assert!(value["error"]["param"].is_null());
-        assert!(body().to_sse(Route::Messages).starts_with(b"event: error\ndata: "));
+        assert!(body().to_sse_numbered(Route::Messages, 0).starts_with(b"event: error\ndata: "));
     }
 
     #[test]
     fn every_stream_error_has_the_error_object_that_makes_sdks_raise() {
         for route in [Route::ChatCompletions, Route::Completions, Route::Responses, Route::Messages] {
-            let value = data(&body().to_sse(route));
+            let value = data(&body().to_sse_numbered(route, 0));
             assert_eq!(value["error"]["message"], "no \"room\"\n\u{1}", "{route:?}");
             assert_eq!(value["error"]["code"], "queue_full");
         }

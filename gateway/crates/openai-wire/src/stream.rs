@@ -20,6 +20,7 @@
 
 mod chat;
 mod messages;
+mod opening;
 mod responses;
 
 use crate::edits::Edits;

@@ -2,6 +2,7 @@
 //!
 //! The opening events are held until there is content, so that an attempt that dies before it leaves no trace.
 
+use super::opening::Opening;
 use super::{Ledger, StreamError, StreamOptions, in_band, write_edited};
 use crate::edits::Edits;
 use crate::json::{Flaw, JsonError, Kind, Scanner, quoted};
@@ -11,14 +12,11 @@ use crate::usage::{EngineTimings, Reported};
 use bytes::{BufMut, BytesMut};
 use std::ops::Range;
 
-/// Most bytes of opening events held; they have about 1 KiB.
-pub(super) const MAX_HELD: usize = 256 * 1024;
-
 /// The stream of one client on this route.
 #[derive(Debug)]
 pub(super) struct MessagesStream {
     model: Vec<u8>,
-    held: BytesMut,
+    held: Opening,
     stopped: bool,
     broken: bool,
     edits: Edits<Patch>,
@@ -42,7 +40,7 @@ struct Event<'a> {
 impl MessagesStream {
     pub fn new(options: &StreamOptions) -> Self {
         let model = quoted(&options.model);
-        Self { model, held: BytesMut::new(), stopped: false, broken: false, edits: Edits::default() }
+        Self { model, held: Opening::default(), stopped: false, broken: false, edits: Edits::default() }
     }
 
     pub fn begin_attempt(&mut self, content_sent: bool) {
@@ -82,18 +80,10 @@ impl MessagesStream {
             self.edits.replace(range, Patch::Model);
         }
         let goes_out = ledger.content_sent || event.content || event.stop;
-        if goes_out && !self.held.is_empty() {
-            out.put_slice(&self.held);
-            self.held = BytesMut::new();
-        }
-        let target = if goes_out { &mut *out } else { &mut self.held };
-        target.put_slice(b"event: ");
-        target.put_slice(kind.as_bytes());
-        target.put_u8(b'\n');
-        write_edited(text, &mut self.edits, target, |out, Patch::Model| out.put_slice(&self.model));
-        if self.held.len() > MAX_HELD {
-            return Err(StreamError::TooLong);
-        }
+        let (edits, model) = (&mut self.edits, &self.model);
+        self.held.write(goes_out, kind, out, |target| {
+            write_edited(text, edits, target, |out, Patch::Model| out.put_slice(model));
+        })?;
         ledger.content_sent |= goes_out;
         Ok(event.content)
     }

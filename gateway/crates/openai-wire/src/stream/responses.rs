@@ -4,7 +4,8 @@
 //! llama-server leaves out, as it does `sequence_number` and the first snapshot's `output`. They are filled in here from
 //! the order in which items were added.
 
-use super::messages::{MAX_HELD, event_name};
+use super::messages::event_name;
+use super::opening::Opening;
 use super::{Ledger, StreamError, StreamOptions, in_band, write_edited};
 use crate::edits::{Edits, MemberCuts};
 use crate::json::{JsonError, Kind, Scanner, quoted};
@@ -23,7 +24,7 @@ const MAX_ID: usize = 256;
 #[derive(Debug)]
 pub(super) struct ResponsesStream {
     model: Vec<u8>,
-    held: BytesMut,
+    held: Opening,
     /// The number the next event gets.
     sequence: u64,
     /// Output items in the order they were added: id, and content parts begun.
@@ -59,7 +60,7 @@ impl ResponsesStream {
     pub fn new(options: &StreamOptions) -> Self {
         Self {
             model: quoted(&options.model),
-            held: BytesMut::new(),
+            held: Opening::default(),
             sequence: 0,
             items: Vec::new(),
             broken: false,
@@ -103,18 +104,10 @@ impl ResponsesStream {
         let over = matches!(kind, "response.completed" | "response.incomplete" | "response.failed");
         self.number(kind, &event);
         let goes_out = ledger.content_sent || content || over;
-        if goes_out && !self.held.is_empty() {
-            out.put_slice(&self.held);
-            self.held = BytesMut::new();
-        }
-        let target = if goes_out { &mut *out } else { &mut self.held };
-        target.put_slice(b"event: ");
-        target.put_slice(kind.as_bytes());
-        target.put_u8(b'\n');
-        write_edited(text, &mut self.edits, target, |out, patch| put(out, *patch, &self.model));
-        if self.held.len() > MAX_HELD {
-            return Err(StreamError::TooLong);
-        }
+        let (edits, model) = (&mut self.edits, &self.model);
+        self.held.write(goes_out, kind, out, |target| {
+            write_edited(text, edits, target, |out, patch| put(out, *patch, model));
+        })?;
         ledger.content_sent |= goes_out;
         ledger.complete |= over;
         Ok(content)
