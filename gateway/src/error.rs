@@ -130,7 +130,7 @@ impl ApiError {
             Self::ModelNotAllowed { .. } => 403,
             Self::TooManyFailures { .. } | Self::RateLimited { .. } => 429,
             Self::Shed { reason, .. } => match reason {
-                ShedReason::NoCapacity | ShedReason::QueueFull | ShedReason::QueueAge => 503,
+                ShedReason::NoCapacity | ShedReason::QueueFull | ShedReason::QueueAge | ShedReason::Hopeless => 503,
                 ShedReason::Deadline => 504,
                 ShedReason::AttemptsExhausted | ShedReason::RetryBudget => 502,
                 ShedReason::ContextExceeded => 400,
@@ -261,7 +261,7 @@ const fn shed_code(reason: ShedReason) -> &'static str {
     match reason {
         ShedReason::NoCapacity => "no_capacity",
         ShedReason::QueueFull => "queue_full",
-        ShedReason::QueueAge => "overloaded",
+        ShedReason::QueueAge | ShedReason::Hopeless => "overloaded",
         ShedReason::Deadline => "deadline_exceeded",
         ShedReason::AttemptsExhausted | ShedReason::RetryBudget => "upstream_error",
         ShedReason::ContextExceeded => "context_length_exceeded",
@@ -275,6 +275,9 @@ fn shed_message(reason: ShedReason, last: Option<&'static str>) -> String {
         ShedReason::QueueFull => "The queue for this model is full.".into(),
         ShedReason::QueueAge => {
             "This request waited for a free replica as long as its class may (scheduler.max_age_*).".into()
+        }
+        ShedReason::Hopeless => {
+            "By the queue's own estimate this request would wait longer than its class or its deadline allows.".into()
         }
         ShedReason::Deadline => "The request's deadline passed before an answer was there.".into(),
         ShedReason::AttemptsExhausted => format!("Every replica that was tried failed on this request.{tried}"),

@@ -148,5 +148,7 @@ pub fn cancelled(why: CancelReason) -> ApiError {
         }
         CancelReason::DrainDeadline => ApiError::Lost("its replica was drained"),
         CancelReason::ReplicaRemoved => ApiError::Lost("its replica was removed"),
+        // These end an attempt that has shown nothing; the request goes on.
+        CancelReason::HedgeLost | CancelReason::GivenBack => ApiError::Internal,
     }
 }

@@ -321,6 +321,7 @@ impl Replica {
             slots: self.stated.slots.unwrap_or(facts.slots).max(1),
             context_tokens: self.stated.context_tokens.or(facts.context_tokens),
             relay: self.relay,
+            prior: None,
         }
     }
 }

@@ -19,6 +19,7 @@ pub fn by_engine(timings: &EngineTimings) -> Timings {
         decode_tokens: timings.predicted_n,
         decode: length(timings.predicted_ms),
         cached_tokens: timings.cache_n,
+        by_engine: true,
     }
 }
 
@@ -31,5 +32,6 @@ pub fn here(usage: &Usage, sent: Timestamp, first: Timestamp, ended: Timestamp) 
         decode_tokens: tokens(usage.completion_tokens.saturating_sub(1)),
         decode: ended.since(first),
         cached_tokens: tokens(usage.cached_tokens),
+        by_engine: false,
     }
 }

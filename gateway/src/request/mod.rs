@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use openai_wire::{Request, Route, ServiceTier};
-use scheduler::{Class, ModelId, RequestSpec, TenantId, Timestamp};
+use scheduler::{Class, ModelId, Prefix, RequestSpec, TenantId, Timestamp};
 
 use crate::{auth::Tenant, error::ApiError, fleet};
 
@@ -14,7 +14,7 @@ const DEADLINE: &str = "x-huntgroup-deadline";
 /// Bytes of text per token, until usage says better: English prose and JSON lie between 3 and 5.
 const BYTES_PER_TOKEN: u64 = 4;
 /// Tokens of an answer without `max_tokens`: a chat turn.
-const USUAL_ANSWER: u32 = 256;
+pub const USUAL_ANSWER: u32 = 256;
 /// Longest deadline a client can set: a day.
 const MAX_DEADLINE: f64 = 86_400.0;
 
@@ -83,8 +83,9 @@ pub fn spec(
         class,
         deadline,
         prompt_tokens: u32::try_from(request.prompt_bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX),
-        output_tokens: request.max_tokens.unwrap_or(USUAL_ANSWER),
+        max_output: request.max_tokens,
+        stream: request.stream,
         body_bytes: request.body_len() as u64,
-        prefix: Vec::new(),
+        prefix: Prefix::default(),
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use scheduler::{
     AttemptId, Class, Effect, Event, HardFailure, ModelId, Outcome, RelayId, ReplicaId, ReplicaSpec, Report, RequestId,
-    RequestSpec, RouteSet, Scheduler, SchedulerConfig, SoftFailure, TenantId, Timestamp, Timings,
+    Prefix, RequestSpec, RouteSet, Scheduler, SchedulerConfig, SoftFailure, TenantId, Timestamp, Timings,
 };
 
 const REPLICAS: u32 = 1_000;
@@ -39,6 +39,7 @@ impl Bench {
                 slots: 1 + (id % 4) as u16,
                 context_tokens: Some([4096, 8192, 32_768][id as usize % 3]),
                 relay: RelayId(1),
+                prior: None,
             };
             bench.tell(Event::ReplicaUp { replica, spec });
             bench.tell(Event::ReplicaReported { replica, report: Report::Ready });
@@ -96,9 +97,10 @@ impl Bench {
             class: Class::ALL[self.below(3) as usize],
             deadline: Some(self.now + Duration::from_secs(3600)),
             prompt_tokens: self.below(12_000) as u32,
-            output_tokens: 200,
+            max_output: Some(200),
+            stream: false,
             body_bytes: 10_000,
-            prefix: Vec::new(),
+            prefix: Prefix::default(),
         };
         self.tell(Event::RequestArrived { request: RequestId(self.requests), spec })
     }
@@ -113,6 +115,7 @@ impl Bench {
             decode_tokens: 200,
             decode: Duration::from_millis(5_000 + self.below(20_000)),
             cached_tokens: 0,
+            by_engine: true,
         });
         self.tell(Event::AttemptEnded { attempt, outcome, content_sent: false, timings })
     }

@@ -1,10 +1,15 @@
 //! The core's settings. Every number has its reason beside it; the gateway fills them from its configuration file.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::id::TenantId;
 
 /// How a replica is chosen among those with a free slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
+    /// Where the request is answered soonest, at the least delay to the others: by measured speeds, warm prefixes and
+    /// remaining work. May let a request wait for a better replica than the free one.
+    LeastWork,
     /// Fewest busy slots in proportion, then the faster replica, then the one idle longest.
     LeastBusy,
     /// In turn. For comparison.
@@ -22,6 +27,37 @@ pub struct SchedulerConfig {
     pub retry: RetryConfig,
     /// Ejection, penalty, probation, pool protection.
     pub health: HealthConfig,
+    /// What tenants get of a crowded pool; those not named have weight 1 and no cap.
+    pub tenants: BTreeMap<TenantId, Share>,
+    /// Second copies of slow requests, and work given back.
+    pub hedge: HedgeConfig,
+}
+
+/// A tenant's share of a crowded pool.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// Work it gets in proportion to others while both wait; above 0.
+    pub weight: f64,
+    /// Slots it may hold at once; what is beyond waits.
+    pub max_running: Option<u32>,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { weight: 1.0, max_running: None }
+    }
+}
+
+/// Second copies of slow requests, and batch work given back to more urgent requests. Only with [`Policy::LeastWork`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct HedgeConfig {
+    /// Off: no request ever runs twice at once.
+    pub enabled: bool,
+    /// Second copies at once, at most this share of the serving replicas (but one may always run). 0.05: a copy costs
+    /// others what it takes.
+    pub budget_share: f64,
+    /// A running batch request may be stopped and queued again when a more urgent one would wait long for a slot.
+    pub give_back: bool,
 }
 
 /// Bounds of the queue.
@@ -87,7 +123,7 @@ pub struct HealthConfig {
 impl Default for SchedulerConfig {
     fn default() -> Self {
         Self {
-            policy: Policy::LeastBusy,
+            policy: Policy::LeastWork,
             queue: QueueConfig {
                 max_requests: 10_000,
                 max_per_slot: 10,
@@ -111,6 +147,8 @@ impl Default for SchedulerConfig {
                 relay_window: Duration::from_secs(5),
                 relay_min_replicas: 3,
             },
+            tenants: BTreeMap::new(),
+            hedge: HedgeConfig { enabled: true, budget_share: 0.05, give_back: true },
         }
     }
 }

@@ -17,6 +17,9 @@ pub enum Effect {
         replica: ReplicaId,
         /// The first try is 1.
         number: u32,
+        /// A second copy beside one that runs already. The first that shows content to a streaming client, or the first whole
+        /// answer to another, wins; the core cancels the others ([`CancelReason::HedgeLost`]).
+        hedge: bool,
     },
     /// Stop a running attempt: it is over, its slot is free. The request itself goes on (another `Dispatch`
     /// or a `Reject` follows) unless content was sent, in which case it has ended.
@@ -69,6 +72,10 @@ pub enum CancelReason {
     DrainDeadline,
     /// The request's own deadline passed.
     Deadline,
+    /// Another copy of the request was faster.
+    HedgeLost,
+    /// More urgent work needs the slot; the request is queued again and has lost no attempt.
+    GivenBack,
 }
 
 /// Why a request is refused.
@@ -80,6 +87,9 @@ pub enum ShedReason {
     QueueFull,
     /// 503 `overloaded`: waited longer than its class may.
     QueueAge,
+    /// 503 `overloaded`: by the queue's own estimate it would wait longer than its class, or its deadline, allows; said at
+    /// once instead of after the wait.
+    Hopeless,
     /// 504 `deadline_exceeded`.
     Deadline,
     /// 502 `upstream_error`: tried on as many replicas as allowed, or as there are.

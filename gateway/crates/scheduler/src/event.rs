@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::{
     config::SchedulerConfig,
     id::{AttemptId, ModelId, RelayId, ReplicaId, RequestId, TenantId},
+    prefix::Prefix,
     time::Timestamp,
 };
 
@@ -25,7 +26,18 @@ pub enum Event {
         /// Which.
         request: RequestId,
     },
-    /// The first content of an attempt has arrived from the replica.
+    /// The replica reads the prompt of an attempt and says how far it is (engines that report progress). Unknown attempts
+    /// are ignored.
+    Progress {
+        /// Which.
+        attempt: AttemptId,
+        /// Prompt tokens behind it, those found in its cache included.
+        read_tokens: u32,
+        /// Of these, tokens found in its cache.
+        cached_tokens: u32,
+    },
+    /// The first content of an attempt has arrived from the replica. Where the request's answer is streamed, its client
+    /// sees it: a second copy that runs elsewhere is cancelled.
     FirstToken {
         /// Which.
         attempt: AttemptId,
@@ -39,7 +51,7 @@ pub enum Event {
         outcome: Outcome,
         /// The client has already seen content of this answer: no failover.
         content_sent: bool,
-        /// What was measured, if anything was.
+        /// What was measured, if anything was. Also of attempts that failed after they had answered in part.
         timings: Option<Timings>,
     },
     /// A replica exists (or its static description changed). A new one starts in `Joining` and a probe is asked for.
@@ -129,14 +141,16 @@ pub struct RequestSpec {
     pub class: Class,
     /// Answered with 504 after this.
     pub deadline: Option<Timestamp>,
-    /// Estimated tokens of the prompt.
+    /// Tokens of the prompt as its bytes suggest (bytes / 4). The core corrects it per model by what replicas count.
     pub prompt_tokens: u32,
-    /// Estimated tokens of the answer.
-    pub output_tokens: u32,
+    /// Most tokens the answer may have, if the request says so.
+    pub max_output: Option<u32>,
+    /// The client sees the answer as it is written.
+    pub stream: bool,
     /// Bytes the gateway holds for it while it waits.
     pub body_bytes: u64,
-    /// Fingerprints of the prompt's blocks, first block first; empty when unknown.
-    pub prefix: Vec<u64>,
+    /// Fingerprints of the prompt's blocks; empty when unknown.
+    pub prefix: Prefix,
 }
 
 /// A replica's description: stated by the operator or found by probing.
@@ -152,6 +166,17 @@ pub struct ReplicaSpec {
     pub context_tokens: Option<u32>,
     /// What it is reached through.
     pub relay: RelayId,
+    /// How fast it should be, until it is measured: stated, or typical of its model.
+    pub prior: Option<Rates>,
+}
+
+/// How fast a replica reads and writes one request alone, on an empty context.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Prompt tokens per second.
+    pub prefill: f64,
+    /// Answer tokens per second.
+    pub decode: f64,
 }
 
 /// What a probe found. The driver reads the body, not only the status.
@@ -234,4 +259,6 @@ pub struct Timings {
     pub decode: Duration,
     /// Prompt tokens found in the replica's cache.
     pub cached_tokens: u32,
+    /// The engine took the times itself; else they were taken here, with the network and the engine's start-up in `prefill`.
+    pub by_engine: bool,
 }

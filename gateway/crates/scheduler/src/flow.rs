@@ -70,7 +70,7 @@ impl Scheduler {
         let speeds = &self.pool.replicas.get(&attempt.replica)?.speeds;
         // A plain answer shows no first token, so its writing counts as well.
         let own =
-            f64::from(spec.prompt_tokens) / speeds.prefill()? + f64::from(spec.output_tokens) / speeds.decode()?;
+            f64::from(spec.prompt_tokens) / speeds.prefill()? + f64::from(spec.max_output.unwrap_or(256)) / speeds.decode()?;
         let patience = (OVERDUE_FACTOR * own).max(OVERDUE_MIN.as_secs_f64());
         (now.since(attempt.started).as_secs_f64() > patience).then_some(*attempt)
     }
@@ -111,7 +111,7 @@ impl Scheduler {
             replica.last_dispatch = order;
         });
         self.schedule(id);
-        self.effects.push_back(Effect::Dispatch { request: id, attempt, replica, number });
+        self.effects.push_back(Effect::Dispatch { request: id, attempt, replica, number, hedge: false });
     }
 
     /// Frees the slot of an attempt.
@@ -160,7 +160,10 @@ impl Scheduler {
         match why {
             _ if attempt.first_token => self.forget(attempt.request),
             CancelReason::Deadline => self.reject(attempt.request, ShedReason::Deadline, now),
-            CancelReason::ReplicaRemoved | CancelReason::DrainDeadline => self.fail_over(&attempt, now),
+            CancelReason::ReplicaRemoved
+            | CancelReason::DrainDeadline
+            | CancelReason::HedgeLost
+            | CancelReason::GivenBack => self.fail_over(&attempt, now),
         }
     }
 

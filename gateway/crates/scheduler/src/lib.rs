@@ -14,9 +14,11 @@ mod fleet;
 mod flow;
 mod health;
 mod id;
+mod insight;
 mod invariants;
 mod model_pool;
 mod pool;
+mod prefix;
 mod queue;
 mod relay;
 mod replica;
@@ -27,8 +29,12 @@ mod scheduler;
 mod selection;
 mod snapshot;
 mod speed;
+mod tally;
 mod time;
 mod timer;
 mod views;
 
-pub use crate::{config::*, effect::*, event::*, id::*, scheduler::Scheduler, snapshot::*, time::Timestamp};
+pub use crate::{
+    config::*, effect::*, event::*, id::*, insight::Insight, prefix::Prefix, scheduler::Scheduler, snapshot::*,
+    time::Timestamp,
+};

@@ -186,7 +186,7 @@ fn promoted(class: Class, waited: Duration, after: Duration) -> Class {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{event::RequestSpec, id::TenantId};
+    use crate::{event::RequestSpec, id::TenantId, prefix::Prefix};
 
     const LOOK: Look = Look { now: Timestamp(0), promote_after: Duration::from_secs(60), retries: true };
 
@@ -198,9 +198,10 @@ mod tests {
             class,
             deadline: None,
             prompt_tokens: 10,
-            output_tokens: 10,
+            max_output: Some(10),
+            stream: false,
             body_bytes: 100,
-            prefix: Vec::new(),
+            prefix: Prefix::default(),
         };
         Request { queued_from: Timestamp(queued_from), ..Request::new(spec, order, Timestamp(queued_from)) }
     }

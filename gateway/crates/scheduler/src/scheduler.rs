@@ -11,12 +11,14 @@ use crate::{
     event::Event,
     evidence::Evidence,
     id::{AttemptId, ReplicaId, RequestId},
+    insight::Insight,
     invariants,
     pool::Pool,
     queue::Queue,
     request::{Attempt, Request},
     retry::RetryBudget,
     rng::Rng,
+    tally::Tally,
     time::Timestamp,
     timer::{Timer, Timers},
 };
@@ -45,6 +47,9 @@ pub struct Scheduler {
     pub(crate) arrivals: u64,
     pub(crate) dispatches: u64,
     pub(crate) now: Timestamp,
+    pub(crate) tally: Tally,
+    /// What a simulation knows; `None` in life.
+    pub(crate) insight: Option<Box<dyn Insight>>,
     /// The bounds were lowered, so the queue may be above them.
     pub(crate) reconfigured: bool,
 }
@@ -67,8 +72,15 @@ impl Scheduler {
             arrivals: 0,
             dispatches: 0,
             now: Timestamp::ZERO,
+            tally: Tally::default(),
+            insight: None,
             reconfigured: false,
         }
+    }
+
+    /// The same, but it knows what it would otherwise estimate: the mark that estimates are measured against.
+    pub fn with_insight(self, insight: Box<dyn Insight>) -> Self {
+        Self { insight: Some(insight), ..self }
     }
 
     /// Something happened at `now`. Deadlines up to `now` are over before it.
@@ -78,6 +90,7 @@ impl Scheduler {
         match event {
             Event::RequestArrived { request, spec } => self.arrive(request, spec, now),
             Event::RequestAbandoned { request } => self.abandon(request, now),
+            Event::Progress { .. } => {}
             Event::FirstToken { attempt } => self.first_token(attempt, now),
             Event::AttemptEnded { attempt, outcome, content_sent, timings } => {
                 self.attempt_ended(attempt, outcome, content_sent, timings, now);

@@ -43,7 +43,7 @@ pub(crate) struct Rank {
 pub(crate) fn rank(policy: Policy, candidate: &Candidate, tie: u64) -> Rank {
     let suspect = candidate.suspect;
     match policy {
-        Policy::LeastBusy => Rank {
+        Policy::LeastWork | Policy::LeastBusy => Rank {
             suspect,
             load: (candidate.running as u32).saturating_mul(1 << 12) / u32::from(candidate.usable.max(1)),
             slowness: candidate.relative_speed.map_or(0, slowness),

@@ -20,6 +20,163 @@ pub struct Snapshot {
     pub queued_bytes: u64,
     /// Running attempts that are not their request's first.
     pub retries_in_flight: u32,
+    /// How often each kind of decision was taken since the start; indexed by [`Decision`] as in [`Decision::ALL`].
+    pub decisions: [u64; Decision::ALL.len()],
+    /// Slot-seconds that led to no answer, by [`Waste`] as in [`Waste::ALL`].
+    pub wasted: [f64; Waste::ALL.len()],
+    /// Estimated wait of a new request by model and class, where the model is known.
+    pub waits: BTreeMap<(ModelId, Class), Duration>,
+}
+
+/// A kind of decision, for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Decision {
+    /// A request got a slot on arrival.
+    Placed,
+    /// A waiting request got a slot.
+    Taken,
+    /// A request was left waiting beside a free slot: the better replicas will be through the queue before.
+    Waited,
+    /// The same, for a replica that holds its prefix.
+    WaitedWarm,
+    /// The same, because the free slots are kept for more urgent arrivals.
+    Reserved,
+    /// A later request took a slot before an earlier one because it suits that replica much better.
+    PassedOver,
+    /// A request of a lower class went before higher ones, so that it does not starve.
+    Promoted,
+    /// A second copy of a request that is late.
+    HedgedLate,
+    /// A second copy of one of the last running requests of a batch.
+    HedgedStraggler,
+    /// A running batch request was stopped for a more urgent one.
+    GaveBack,
+    /// A failed-over request got a slot.
+    Retried,
+    /// A request was refused on arrival because it would wait longer than it may.
+    Hopeless,
+}
+
+impl Decision {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Placed,
+        Self::Taken,
+        Self::Waited,
+        Self::WaitedWarm,
+        Self::Reserved,
+        Self::PassedOver,
+        Self::Promoted,
+        Self::HedgedLate,
+        Self::HedgedStraggler,
+        Self::GaveBack,
+        Self::Retried,
+        Self::Hopeless,
+    ];
+
+    /// The name in metrics and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Placed => "placed",
+            Self::Taken => "taken",
+            Self::Waited => "waited",
+            Self::WaitedWarm => "waited_warm",
+            Self::Reserved => "reserved",
+            Self::PassedOver => "passed_over",
+            Self::Promoted => "promoted",
+            Self::HedgedLate => "hedged_late",
+            Self::HedgedStraggler => "hedged_straggler",
+            Self::GaveBack => "gave_back",
+            Self::Retried => "retried",
+            Self::Hopeless => "hopeless",
+        }
+    }
+}
+
+/// Why slot time led to no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Waste {
+    /// The attempt failed.
+    Failed,
+    /// Another copy was faster.
+    HedgeLost,
+    /// Stopped for a more urgent request.
+    GivenBack,
+    /// The client left, or the deadline passed.
+    Abandoned,
+}
+
+impl Waste {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Failed, Self::HedgeLost, Self::GivenBack, Self::Abandoned];
+
+    /// The name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::HedgeLost => "hedge_lost",
+            Self::GivenBack => "given_back",
+            Self::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// Why a live request is where it is: what it needs, and what each replica would mean for it. Seconds throughout.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The request.
+    pub view: RequestView,
+    /// Prompt tokens, corrected by what replicas of the model count.
+    pub prompt_tokens: f64,
+    /// Prompt tokens that other requests were seen to share.
+    pub shared_tokens: f64,
+    /// Answer tokens expected.
+    pub output_tokens: f64,
+    /// What it costs a typical replica of the pool, the shared prefix warm.
+    pub work: f64,
+    /// Requests that wait before it, if it waits.
+    pub ahead: usize,
+    /// Estimated wait still before it, if it waits.
+    pub wait: Option<Duration>,
+    /// Why it waits, or how it came to run.
+    pub decision: Option<Decision>,
+    /// The replicas looked at, the best first: now, if it waits; when it was placed, if it runs. At most
+    /// [`Explanation::CANDIDATES`].
+    pub candidates: Vec<CandidateView>,
+}
+
+impl Explanation {
+    /// Most candidates shown.
+    pub const CANDIDATES: usize = 20;
+}
+
+/// What one replica would mean for a request. Seconds throughout.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CandidateView {
+    /// Which.
+    pub replica: ReplicaId,
+    /// It has a free slot.
+    pub free: bool,
+    /// Requests running there.
+    pub running: u32,
+    /// Kept for more urgent arrivals.
+    pub reserved: bool,
+    /// Prompt tokens it is believed to hold.
+    pub cached_tokens: f64,
+    /// Reading the rest of the prompt, alone.
+    pub prefill: f64,
+    /// Writing the answer, alone.
+    pub decode: f64,
+    /// Until a slot is free.
+    pub wait: f64,
+    /// What sharing the replica adds for itself and, weighted by class, for what runs there.
+    pub delay: f64,
+    /// The worth of the cached prefix that it would overwrite.
+    pub eviction: f64,
+    /// The expected loss by the replica going away in between.
+    pub risk: f64,
+    /// The sum that was compared; infinite where it is out of the question.
+    pub cost: f64,
 }
 
 /// One replica.

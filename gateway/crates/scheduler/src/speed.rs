@@ -99,6 +99,7 @@ mod tests {
             decode_tokens: decode.0,
             decode: Duration::from_millis(decode.1),
             cached_tokens: 0,
+            by_engine: true,
         }
     }
 

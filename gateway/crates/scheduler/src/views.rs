@@ -1,21 +1,27 @@
 //! Copies of the core's state for those who look on.
 
+use std::{collections::BTreeMap, time::Duration};
+
 use crate::{
-    id::{ReplicaId, RequestId},
+    event::Class,
+    id::{ModelId, ReplicaId, RequestId},
     request::{Phase, Request},
     scheduler::Scheduler,
-    snapshot::{ReplicaView, RequestView, Snapshot},
+    snapshot::{Explanation, ReplicaView, RequestView, Snapshot},
     time::Timestamp,
 };
 
 impl Scheduler {
     /// Everything an operator may want to see.
-    pub fn snapshot(&self, _now: Timestamp) -> Snapshot {
+    pub fn snapshot(&self, now: Timestamp) -> Snapshot {
         Snapshot {
             replicas: self.pool.replicas.iter().map(|(id, replica)| replica.view(*id)).collect(),
             queued: self.queue.depths(),
             queued_bytes: self.queue.bytes(),
             retries_in_flight: self.budget.retries,
+            decisions: self.tally.decisions,
+            wasted: self.tally.wasted,
+            waits: self.waits(now),
         }
     }
 
@@ -37,6 +43,27 @@ impl Scheduler {
     /// How many requests wait.
     pub fn waiting(&self) -> usize {
         self.queue.waiting() + self.parked.len()
+    }
+
+    /// Why a live request is where it is; `None` once it has ended.
+    pub fn explain(&self, id: RequestId, now: Timestamp) -> Option<Explanation> {
+        let request = self.requests.get(&id)?;
+        Some(Explanation {
+            view: self.view(id, request, now),
+            prompt_tokens: f64::from(request.spec.prompt_tokens),
+            shared_tokens: 0.0,
+            output_tokens: 0.0,
+            work: 0.0,
+            ahead: 0,
+            wait: None,
+            decision: None,
+            candidates: Vec::new(),
+        })
+    }
+
+    fn waits(&self, now: Timestamp) -> BTreeMap<(ModelId, Class), Duration> {
+        let all = self.pool.models.keys().flat_map(|model| Class::ALL.map(|class| (*model, class)));
+        all.map(|(model, class)| ((model, class), self.estimate_wait(model, class, now))).collect()
     }
 
     fn view(&self, id: RequestId, request: &Request, now: Timestamp) -> RequestView {

@@ -122,7 +122,7 @@ impl<W: World> Simulation<W> {
 #[cfg(test)]
 mod tests {
     use scheduler::{
-        Class, ModelId, Outcome, RelayId, ReplicaId, ReplicaSpec, Report, RequestId, RequestSpec, RouteSet,
+        Class, ModelId, Outcome, Prefix, RelayId, ReplicaId, ReplicaSpec, Report, RequestId, RequestSpec, RouteSet,
         SchedulerConfig, TenantId,
     };
 
@@ -159,6 +159,7 @@ mod tests {
             slots: 1,
             context_tokens: None,
             relay: RelayId(1),
+            prior: None,
         };
         simulation.tell(Event::ReplicaUp { replica, spec });
         simulation.tell(Event::ReplicaReported { replica, report: Report::Ready });
@@ -170,9 +171,10 @@ mod tests {
                 class: Class::Standard,
                 deadline: None,
                 prompt_tokens: 1,
-                output_tokens: 1,
+                max_output: Some(1),
+            stream: false,
                 body_bytes: 1,
-                prefix: Vec::new(),
+                prefix: Prefix::default(),
             };
             simulation.tell(Event::RequestArrived { request: RequestId(request), spec });
         }

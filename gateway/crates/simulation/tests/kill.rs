@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use scheduler::{
-    AttemptId, Class, Effect, Event, HardFailure, ModelId, Outcome, RelayId, ReplicaId, ReplicaSpec, ReplicaState,
+    AttemptId, Class, Effect, Event, HardFailure, ModelId, Outcome, Prefix, RelayId, ReplicaId, ReplicaSpec, ReplicaState,
     Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, SoftFailure, TenantId,
 };
 use simulation::{
@@ -135,9 +135,10 @@ impl World for Killing {
                     class: Class::Standard,
                     deadline: None,
                     prompt_tokens: 500,
-                    output_tokens: 100,
+                    max_output: Some(100),
+            stream: false,
                     body_bytes: 2_000,
-                    prefix: Vec::new(),
+                    prefix: Prefix::default(),
                 };
                 agenda.tell(Event::RequestArrived { request: RequestId(self.requests), spec });
             }
@@ -219,7 +220,7 @@ fn run(seed: u64, relays: u32) -> Simulation<Killing> {
         let replica = ReplicaId(id);
         let relay = RelayId(id % relays);
         let spec =
-            ReplicaSpec { models: vec![ModelId(1)], routes: RouteSet(1), slots: 2, context_tokens: Some(8192), relay };
+            ReplicaSpec { models: vec![ModelId(1)], routes: RouteSet(1), slots: 2, context_tokens: Some(8192), relay, prior: None };
         simulation.tell(Event::ReplicaUp { replica, spec });
         simulation.agenda.after(Duration::from_millis(u64::from(id) * 100), Happening::Check(replica));
     }

@@ -375,6 +375,7 @@ fn measured() -> Rig {
         decode_tokens: 100,
         decode: seconds(10),
         cached_tokens: 0,
+        by_engine: true,
     };
     let (outcome, content_sent, timings) = (Outcome::Success, true, Some(timings));
     rig.tell(Event::AttemptEnded { attempt, outcome, content_sent, timings });

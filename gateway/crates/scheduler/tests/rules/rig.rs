@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use scheduler::{
-    AttemptId, CancelReason, ChangeReason, Class, Effect, Event, HardFailure, ModelId, Outcome, RelayId, ReplicaId,
+    AttemptId, CancelReason, ChangeReason, Class, Effect, Event, HardFailure, ModelId, Outcome, Prefix, RelayId, ReplicaId,
     ReplicaSpec, ReplicaState, ReplicaView, Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig,
     ShedReason, SoftFailure, TenantId, Timestamp,
 };
@@ -29,7 +29,7 @@ pub fn seconds(seconds: u64) -> Duration {
 }
 
 pub fn spec(slots: u16) -> ReplicaSpec {
-    ReplicaSpec { models: vec![MODEL], routes: RouteSet(1), slots, context_tokens: Some(8192), relay: RelayId(1) }
+    ReplicaSpec { models: vec![MODEL], routes: RouteSet(1), slots, context_tokens: Some(8192), relay: RelayId(1), prior: None }
 }
 
 pub fn request() -> RequestSpec {
@@ -40,9 +40,10 @@ pub fn request() -> RequestSpec {
         class: Class::Standard,
         deadline: None,
         prompt_tokens: 100,
-        output_tokens: 100,
+        max_output: Some(100),
+            stream: false,
         body_bytes: 1000,
-        prefix: Vec::new(),
+        prefix: Prefix::default(),
     }
 }
 

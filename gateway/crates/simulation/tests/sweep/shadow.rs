@@ -100,7 +100,7 @@ impl Shadow {
                     replica.drained = false;
                 }
             }
-            Event::DrainReplica { .. } | Event::Configured { .. } => {}
+            Event::DrainReplica { .. } | Event::Configured { .. } | Event::Progress { .. } => {}
         }
     }
 
@@ -138,7 +138,7 @@ impl Shadow {
 
     pub fn heard(&mut self, effect: &Effect) {
         match *effect {
-            Effect::Dispatch { request, attempt, replica, number } => {
+            Effect::Dispatch { request, attempt, replica, number, .. } => {
                 self.dispatched(request, attempt, replica, number)
             }
             Effect::Cancel { attempt, request, why } => {

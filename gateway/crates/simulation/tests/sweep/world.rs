@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ops::Add, time::Duration};
 
 use scheduler::{
-    AttemptId, ChangeReason, Class, Effect, Event, HardFailure, ModelId, Outcome, Policy, RelayId, ReplicaId,
+    AttemptId, ChangeReason, Class, Effect, Event, HardFailure, ModelId, Outcome, Policy, Prefix, RelayId, ReplicaId,
     ReplicaSpec, Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, SoftFailure, TenantId,
     Timestamp, Timings,
 };
@@ -26,7 +26,7 @@ pub struct Trace {
     pub dispatches: u64,
     pub failovers: u64,
     pub cancels: u64,
-    pub rejections: [u64; 7],
+    pub rejections: [u64; 8],
     pub drained: u64,
     pub relay_holds: u64,
     pub refunded: u64,
@@ -382,9 +382,10 @@ impl Sweep {
             class: Class::ALL[rng.below(3)],
             deadline: rng.chance(0.3).then(|| agenda.now() + wait),
             prompt_tokens: (rng.exponential(2000.0)) as u32,
-            output_tokens: 100,
+            max_output: Some(100),
+            stream: false,
             body_bytes: rng.below(5_000) as u64,
-            prefix: Vec::new(),
+            prefix: Prefix::default(),
         };
         agenda.tell(Event::RequestArrived { request: RequestId(self.requests), spec });
     }
@@ -441,6 +442,7 @@ impl Sweep {
             decode_tokens: 100,
             decode: Duration::from_secs_f64(1.0 + self.rng.exponential(4.0)),
             cached_tokens: 0,
+            by_engine: true,
         });
         let content_sent = first_token && (outcome == Outcome::Success || self.rng.chance(0.7));
         Some(Event::AttemptEnded { attempt, outcome, content_sent, timings })
@@ -485,6 +487,7 @@ fn random_spec(rng: &mut Rng) -> ReplicaSpec {
         slots: 1 + rng.below(4) as u16,
         context_tokens: *rng.pick(&[None, Some(2048), Some(4096), Some(8192)]).expect("a few"),
         relay: RelayId(1 + u32::from(rng.chance(0.1))),
+        prior: None,
     }
 }
 
