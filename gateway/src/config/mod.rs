@@ -78,6 +78,8 @@ impl Config {
     /// The core's settings.
     pub fn scheduler(&self) -> SchedulerConfig {
         SchedulerConfig {
+            tenants: std::collections::BTreeMap::new(),
+            hedge: SchedulerConfig::default().hedge,
             policy: self.scheduler.policy,
             queue: self.scheduler.queue.clone(),
             retry: self.scheduler.retry.clone(),
