@@ -7,21 +7,22 @@ use std::{
 
 use serde_json::Value;
 
-/// Who may depend on whom. `huntgroup → fakephone` is the feature `demo`.
+/// Who may depend on whom. `huntgroup → fakephone` is the feature `demo`; `huntgroup → simulation` is the record that the
+/// one writes and the other plays again.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("huntgroup", &["scheduler", "openai-wire", "store", "fakephone"]),
+    ("huntgroup", &["scheduler", "openai-wire", "simulation", "store", "fakephone"]),
     ("scheduler", &[]),
     ("openai-wire", &[]),
     ("store", &[]),
     ("simulation", &["scheduler"]),
     ("fakephone", &["simulation", "openai-wire"]),
-    ("loadtest", &["simulation", "fakephone", "openai-wire"]),
+    ("loadtest", &["scheduler", "simulation", "fakephone", "openai-wire"]),
 ];
 
 /// What the pure crates may use besides: no runtime, no clock, no socket, no log, no randomness.
 const PURE: &[(&str, &[&str])] = &[
-    ("scheduler", &[]),
-    ("simulation", &["scheduler", "thiserror"]),
+    ("scheduler", &["serde"]),
+    ("simulation", &["scheduler", "serde", "serde_json", "thiserror"]),
     ("openai-wire", &["bytes", "memchr", "serde", "serde_json", "thiserror"]),
 ];
 

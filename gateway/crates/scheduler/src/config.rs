@@ -6,6 +6,7 @@ use crate::id::TenantId;
 
 /// How a replica is chosen among those with a free slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Policy {
     /// Where the request is answered soonest, at the least delay to the others: by measured speeds, warm prefixes and
     /// remaining work. May let a request wait for a better replica than the free one.
@@ -18,6 +19,7 @@ pub enum Policy {
 
 /// All settings of the core.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SchedulerConfig {
     /// The choice of replica.
     pub policy: Policy,
@@ -35,6 +37,7 @@ pub struct SchedulerConfig {
 
 /// A tenant's share of a crowded pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Share {
     /// Work it gets in proportion to others while both wait; above 0.
     pub weight: f64,
@@ -50,6 +53,7 @@ impl Default for Share {
 
 /// Second copies of slow requests, and batch work given back to more urgent requests. Only with [`Policy::LeastWork`].
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HedgeConfig {
     /// Off: no request ever runs twice at once.
     pub enabled: bool,
@@ -62,6 +66,7 @@ pub struct HedgeConfig {
 
 /// Bounds of the queue.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QueueConfig {
     /// Waiting requests, all models together. 10,000: a queue longer than that is not served in any client's patience.
     pub max_requests: usize,
@@ -80,6 +85,7 @@ pub struct QueueConfig {
 
 /// Attempts per request, and over all.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RetryConfig {
     /// Attempts per request. 3: each costs seconds to minutes of a phone. Not counted are replicas that could not be
     /// reached, and, up to twice as many again, those that turned the request away at once (full, loading, too small,
@@ -93,6 +99,7 @@ pub struct RetryConfig {
 
 /// When a replica is not used, and how it comes back.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HealthConfig {
     /// Hard failures in a row that eject. 2: one may be a blip of the tunnel, the probe decides.
     pub hard_failures: u32,

@@ -6,6 +6,7 @@ use crate::id::{AttemptId, ReplicaId, RequestId};
 
 /// One thing to do. The order matters: perform them as they come.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Effect {
     /// Send the request to the replica. The slot is taken until `AttemptEnded` or `RequestAbandoned`.
     Dispatch {
@@ -65,6 +66,7 @@ pub enum Effect {
 
 /// Why a running attempt is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum CancelReason {
     /// The operator removed the replica.
     ReplicaRemoved,
@@ -80,6 +82,7 @@ pub enum CancelReason {
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum ShedReason {
     /// 503 `no_capacity`: no replica that could serve it came up in time.
     NoCapacity,
@@ -102,6 +105,7 @@ pub enum ShedReason {
 
 /// Where a replica stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum ReplicaState {
     /// Known, not probed yet.
     Joining,
@@ -151,6 +155,7 @@ impl ReplicaState {
 
 /// Why a replica changed its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum ChangeReason {
     /// A probe said so.
     Probe,

@@ -11,6 +11,7 @@ use crate::{
 
 /// Something that happened in the world.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Event {
     /// A request that passed every check wants a slot. Answered by `Dispatch` or `Reject`.
     RequestArrived {
@@ -94,6 +95,7 @@ pub enum Event {
 
 /// How urgent a request is. Ordered: the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Class {
     /// Someone is waiting for the first token.
     Interactive,
@@ -119,6 +121,7 @@ impl Class {
 
 /// The kinds of work a replica can do; bit positions are the driver's (one per public route).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RouteSet(pub u16);
 
 impl RouteSet {
@@ -130,6 +133,7 @@ impl RouteSet {
 
 /// What a request needs, as far as the choice of replica is concerned.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RequestSpec {
     /// The model, aliases resolved.
     pub model: ModelId,
@@ -155,6 +159,7 @@ pub struct RequestSpec {
 
 /// A replica's description: stated by the operator or found by probing.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ReplicaSpec {
     /// Models it serves; empty until known.
     pub models: Vec<ModelId>,
@@ -172,6 +177,7 @@ pub struct ReplicaSpec {
 
 /// How fast a replica reads and writes one request alone, on an empty context.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Rates {
     /// Prompt tokens per second.
     pub prefill: f64,
@@ -181,6 +187,7 @@ pub struct Rates {
 
 /// What a probe found. The driver reads the body, not only the status.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Report {
     /// Alive and able to serve.
     Ready,
@@ -198,6 +205,7 @@ pub enum Report {
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Outcome {
     /// A whole answer.
     Success,
@@ -217,6 +225,7 @@ pub enum Outcome {
 
 /// Hard failures: connect, TLS, reset before the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum HardFailure {
     /// Refused, unreachable, name not found, or no answer in the connect deadline.
     Connect,
@@ -228,6 +237,7 @@ pub enum HardFailure {
 
 /// Soft failures.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum SoftFailure {
     /// A 5xx of the engine.
     Status,
@@ -248,6 +258,7 @@ pub enum SoftFailure {
 
 /// What was measured of an attempt. Rates are per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Timings {
     /// Prompt tokens that were really read (not cached).
     pub prefill_tokens: u32,

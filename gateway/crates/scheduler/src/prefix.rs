@@ -15,6 +15,7 @@ const CUTS_PER_STEP: usize = 32;
 
 /// Fingerprints of a prompt's beginning. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(from = "Vec<u64>"))]
 pub struct Prefix(Arc<[u64]>);
 
 impl Prefix {
@@ -60,6 +61,14 @@ impl Prefix {
         let (doublings, rest) = (cut / CUTS_PER_STEP, (cut % CUTS_PER_STEP) as u32);
         let before = (CUTS_PER_STEP as u32 * FIRST_STEP) * ((1 << doublings) - 1);
         before + rest * (FIRST_STEP << doublings)
+    }
+}
+
+/// As [`Prefix::new`]: fingerprints from outside are cut to what a prompt may have.
+#[cfg(feature = "serde")]
+impl From<Vec<u64>> for Prefix {
+    fn from(fingerprints: Vec<u64>) -> Self {
+        Self::new(fingerprints)
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
 
 /// Nanoseconds since the driver's start. A plain number, so that a run can be written down and replayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
