@@ -24,6 +24,9 @@ pub trait World {
 
     /// The scheduler is about to be told something; for those who keep a record.
     fn told(&mut self, _event: &Event, _now: Timestamp) {}
+
+    /// The scheduler is about to be told that time passed; for those who keep a record.
+    fn advanced(&mut self, _now: Timestamp) {}
 }
 
 /// The future, and what the scheduler is to be told now.
@@ -82,6 +85,7 @@ impl<W: World> Simulation<W> {
         let Some((at, whose)) = moments.into_iter().flatten().min() else { return false };
         self.agenda.now = self.agenda.now.max(at);
         if whose == 0 {
+            self.world.advanced(self.agenda.now);
             self.scheduler.advance(self.agenda.now);
         } else if let Some((_, happening)) = self.agenda.future.pop_first() {
             self.world.happen(happening, &mut self.agenda);
@@ -95,6 +99,7 @@ impl<W: World> Simulation<W> {
         let next = |this: &Self| this.scheduler.next_deadline().into_iter().chain(this.agenda.next()).min();
         while next(self).is_some_and(|at| at <= end) && self.step() {}
         self.agenda.now = self.agenda.now.max(end);
+        self.world.advanced(self.agenda.now);
         self.scheduler.advance(self.agenda.now);
         self.settle();
     }

@@ -2,4 +2,5 @@
 
 pub mod driver;
 pub mod phone;
+pub mod record;
 pub mod rng;

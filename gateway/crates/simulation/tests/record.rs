@@ -1,0 +1,275 @@
+//! A record of a run is played again to the same effects; one that was tampered with is not.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use scheduler::{
+    AttemptId, Class, Effect, Event, HardFailure, ModelId, Outcome, Prefix, Rates, RelayId, ReplicaId, ReplicaSpec,
+    Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, Share, SoftFailure, TenantId, Timestamp,
+    Timings,
+};
+use simulation::{
+    driver::{Agenda, Simulation, World},
+    record::{RecordError, Recorder, Replayed, replay},
+    rng::Rng,
+};
+
+const REPLICAS: u32 = 6;
+const REQUESTS: u64 = 400;
+
+enum Happening {
+    Ask,
+    FirstToken(AttemptId),
+    End(AttemptId, Outcome),
+    Report(ReplicaId, Report),
+    Leave(RequestId),
+}
+
+/// Phones that answer, fail and vanish at random, clients that sometimes leave, and a record of it all.
+struct Noisy {
+    chance: Rng,
+    asked: u64,
+    answered: u64,
+    recorder: Recorder<Vec<u8>>,
+}
+
+impl Noisy {
+    fn spec(&mut self) -> RequestSpec {
+        let shared = self.chance.below(3) as u64;
+        let own = self.chance.bits();
+        RequestSpec {
+            model: ModelId(1),
+            route: 0,
+            tenant: TenantId(1 + self.chance.below(2) as u32),
+            class: *self.chance.pick(&Class::ALL).expect("one of three"),
+            deadline: None,
+            prompt_tokens: 500 + self.chance.below(3000) as u32,
+            max_output: Some(100),
+            stream: self.chance.chance(0.5),
+            body_bytes: 4000,
+            prefix: Prefix::new((0..20).map(|cut| if cut < 15 { shared << 32 | cut } else { own ^ cut })),
+        }
+    }
+}
+
+impl World for Noisy {
+    type Happening = Happening;
+
+    fn happen(&mut self, happening: Happening, agenda: &mut Agenda<Happening>) {
+        match happening {
+            Happening::Ask => {
+                self.asked += 1;
+                let request = RequestId(self.asked);
+                let spec = self.spec();
+                agenda.tell(Event::RequestArrived { request, spec });
+                if self.chance.chance(0.1) {
+                    agenda.after(Duration::from_secs(5), Happening::Leave(request));
+                }
+                if self.asked < REQUESTS {
+                    agenda.after(Duration::from_secs_f64(self.chance.exponential(0.9)), Happening::Ask);
+                }
+            }
+            Happening::FirstToken(attempt) => agenda.tell(Event::FirstToken { attempt }),
+            Happening::End(attempt, outcome) => {
+                self.answered += u64::from(outcome == Outcome::Success);
+                let timings = (outcome == Outcome::Success).then_some(Timings {
+                    prefill_tokens: 1000,
+                    prefill: Duration::from_millis(2345),
+                    decode_tokens: 50,
+                    decode: Duration::from_millis(4321),
+                    cached_tokens: 480,
+                    by_engine: true,
+                });
+                agenda.tell(Event::AttemptEnded { attempt, outcome, content_sent: false, timings });
+            }
+            Happening::Report(replica, report) => agenda.tell(Event::ReplicaReported { replica, report }),
+            Happening::Leave(request) => agenda.tell(Event::RequestAbandoned { request }),
+        }
+    }
+
+    fn perform(&mut self, effect: Effect, agenda: &mut Agenda<Happening>) {
+        self.recorder.effect(&effect).expect("memory takes it");
+        match effect {
+            Effect::Dispatch { attempt, .. } => {
+                let (outcome, length) = match self.chance.below(20) {
+                    0 => (Outcome::Hard(HardFailure::Connect), 0.01),
+                    1 => (Outcome::Soft(SoftFailure::Busy { retry_after: Some(Duration::from_millis(1500)) }), 0.02),
+                    _ => (Outcome::Success, 4.0 + self.chance.exponential(4.0)),
+                };
+                if outcome == Outcome::Success {
+                    agenda.after(Duration::from_secs_f64(length / 2.0), Happening::FirstToken(attempt));
+                }
+                agenda.after(Duration::from_secs_f64(length), Happening::End(attempt, outcome));
+            }
+            Effect::Probe { replica } => {
+                let report = if self.chance.chance(0.1) { Report::Unreachable } else { Report::Ready };
+                agenda.after(Duration::from_millis(300), Happening::Report(replica, report));
+            }
+            _ => {}
+        }
+    }
+
+    fn told(&mut self, event: &Event, now: Timestamp) {
+        self.recorder.event(event, now).expect("memory takes it");
+    }
+
+    fn advanced(&mut self, now: Timestamp) {
+        self.recorder.advance(now).expect("memory takes it");
+    }
+}
+
+/// A run of some minutes: its record, how many answers the phones gave, and the scheduler in the end.
+fn run(seed: u64) -> (String, Noisy, Scheduler) {
+    let mut config = SchedulerConfig {
+        // Settings with keys by number and with numbers that have no short form.
+        tenants: BTreeMap::from([(TenantId(2), Share { weight: 1.0 / 3.0, max_running: Some(4) })]),
+        ..SchedulerConfig::default()
+    };
+    config.queue.max_age = [Some(Duration::from_secs(40)), Some(Duration::from_secs(60)), None];
+    let recorder = Recorder::new(Vec::new(), &config, seed).expect("memory takes it");
+    let world = Noisy { chance: Rng::new(seed, "noise"), asked: 0, answered: 0, recorder };
+    let mut simulation = Simulation::new(Scheduler::new(config, seed), world);
+    for replica in (1..=REPLICAS).map(ReplicaId) {
+        let spec = ReplicaSpec {
+            models: vec![ModelId(1)],
+            routes: RouteSet(1),
+            slots: 1 + (replica.0 % 2) as u16,
+            context_tokens: Some(8192),
+            relay: RelayId(1),
+            prior: (replica.0 > 2).then_some(Rates { prefill: 1000.0 / f64::from(replica.0), decode: 0.1 + 0.2 }),
+        };
+        simulation.tell(Event::ReplicaUp { replica, spec });
+    }
+    simulation.agenda.after(Duration::from_secs(1), Happening::Ask);
+    simulation.run_until(Timestamp(1_500_000_000_000));
+    let Simulation { mut world, scheduler, .. } = simulation;
+    let nothing = Recorder::new(Vec::new(), &SchedulerConfig::default(), 0).expect("memory takes it");
+    let record = std::mem::replace(&mut world.recorder, nothing).into_inner();
+    (String::from_utf8(record).expect("text"), world, scheduler)
+}
+
+fn replayed(record: &str) -> Result<Replayed, RecordError> {
+    replay(record.as_bytes())
+}
+
+#[test]
+fn a_recorded_run_is_played_again_effect_by_effect() {
+    let (record, world, scheduler) = run(7);
+    let again = replayed(&record).expect("the same effects");
+    let count = |what: &str| record.lines().filter(|line| line.contains(what)).count() as u64;
+    assert_eq!((again.seed, again.events, again.effects), (7, count("\"event\":"), count("\"effect\":")));
+    assert_eq!((again.advances, again.unconfirmed, again.torn), (count("\"advance\":true"), 0, false));
+    assert_eq!(again.until, Timestamp(1_500_000_000_000));
+    let then = scheduler.snapshot(again.until);
+    assert_eq!((again.snapshot.decisions, again.snapshot.wasted), (then.decisions, then.wasted));
+    let sum = |of: fn(&simulation::record::Outcomes) -> u64| again.classes.iter().map(of).sum::<u64>();
+    assert_eq!(sum(|class| class.arrived), REQUESTS);
+    let ended = sum(|class| class.answered + class.failed + class.abandoned + class.refused.values().sum::<u64>());
+    assert_eq!(ended + sum(|class| class.unfinished), REQUESTS);
+    assert_eq!(sum(|class| class.unfinished), scheduler.requests(again.until).len() as u64);
+    assert!(sum(|class| class.answered) > REQUESTS / 2 && sum(|class| class.answered) <= world.answered);
+    assert!(sum(|class| class.abandoned) > 0 && again.peak_waiting > 0, "a run in which hardly anything happens");
+    for class in &again.classes {
+        assert_eq!(class.completion.len() as u64, class.answered);
+        assert_eq!(class.ttft.len(), class.completion.len(), "every answer of these phones begins before it ends");
+        let times = class.ttft.iter().zip(&class.completion);
+        assert!(times.clone().all(|(first, whole)| 0.0 < *first && first < whole));
+    }
+}
+
+/// The record with its line number `number` (from 1) changed.
+fn tampered(record: &str, number: usize, change: impl Fn(&str) -> Option<String>) -> String {
+    let lines = record
+        .lines()
+        .enumerate()
+        .filter_map(|(index, line)| if index + 1 == number { change(line) } else { Some(line.to_owned()) });
+    lines.fold(String::new(), |text, line| text + &line + "\n")
+}
+
+fn line_of(record: &str, what: &str, skip: usize) -> usize {
+    let mut found = record.lines().enumerate().filter(|(_, line)| line.contains(what)).skip(skip);
+    found.next().expect("such a line").0 + 1
+}
+
+#[test]
+fn a_changed_effect_is_found_at_its_line() {
+    let (record, ..) = run(7);
+    let number = line_of(&record, "\"dispatch\"", 50);
+    let other = tampered(&record, number, |line| Some(line.replace("\"replica\":", "\"replica\":9")));
+    let error = replayed(&other).expect_err("another replica");
+    assert!(matches!(error, RecordError::Differs { line, .. } if line == number as u64), "{error}");
+    let said = error.to_string();
+    assert!(said.starts_with(&format!("line {number}: the effects differ at ")), "{said}");
+    assert!(said.contains("recorded {\"dispatch\":") && said.contains("now {\"dispatch\":"), "{said}");
+}
+
+#[test]
+fn an_effect_too_many_or_too_few_is_found_where_it_shows() {
+    let (record, ..) = run(7);
+    let number = line_of(&record, "\"dispatch\"", 50);
+    let fewer = tampered(&record, number, |_| None);
+    let error = replayed(&fewer).expect_err("one is missing");
+    assert!(matches!(&error, RecordError::Differs { line, now: Some(_), .. } if *line == number as u64), "{error}");
+    let twice = tampered(&record, number, |line| Some(format!("{line}\n{line}")));
+    let error = replayed(&twice).expect_err("one is there twice");
+    assert!(matches!(&error, RecordError::Differs { line, .. } if *line == number as u64 + 1), "{error}");
+}
+
+#[test]
+fn another_seed_or_another_cause_gives_other_effects() {
+    let (record, ..) = run(7);
+    // The seed decides how long a penalty is.
+    let reseeded = tampered(&record, 1, |line| Some(line.replace("\"seed\":7,", "\"seed\":8,")));
+    assert!(matches!(replayed(&reseeded), Err(RecordError::Differs { .. })));
+    let number = line_of(&record, "\"request_arrived\"", 20);
+    let unasked = tampered(&record, number, |_| None);
+    let error = replayed(&unasked).expect_err("what was never asked for is not answered");
+    assert!(matches!(error, RecordError::Differs { line, .. } if line >= number as u64), "{error}");
+}
+
+#[test]
+fn an_effect_of_another_time_is_refused() {
+    let (record, ..) = run(7);
+    let number = line_of(&record, "\"effect\"", 60);
+    let later = tampered(&record, number, |line| Some(line.replacen("\"at\":", "\"at\":1", 1)));
+    let error = replayed(&later).expect_err("an effect has the time of its cause");
+    assert!(matches!(error, RecordError::Time { line, .. } if line == number as u64), "{error}");
+}
+
+#[test]
+fn what_breaks_off_is_played_up_to_there() {
+    let (record, ..) = run(7);
+    let number = line_of(&record, "\"dispatch\"", 50);
+    let whole: Vec<&str> = record.lines().take(number - 1).collect();
+    let again = replayed(&(whole.join("\n") + "\n")).expect("a beginning of a record is one");
+    assert!(again.unconfirmed > 0 && !again.torn);
+    let half = record.lines().nth(number - 1).map(|line| &line[..line.len() / 2]).expect("the line");
+    let again = replayed(&(whole.join("\n") + "\n" + half)).expect("half a line is left out");
+    assert!(again.unconfirmed > 0 && again.torn);
+}
+
+#[test]
+fn what_is_no_record_is_refused_with_its_line_and_what_would_be_right() {
+    let (record, ..) = run(7);
+    let said = |text: &str| replayed(text).expect_err("no record").to_string();
+    assert!(said("").contains("line 1: expected {\"huntgroup_record\":1"), "{}", said(""));
+    assert!(said("{\"scenario\":1}\n").contains("missing field `huntgroup_record`"));
+    let newer = record.replacen("\"huntgroup_record\":1", "\"huntgroup_record\":2", 1);
+    assert_eq!(said(&newer), "line 1: the record has version 2, this program plays version 1");
+    let head = record.lines().next().expect("a first line");
+    let broken = said(&format!("{head}\n{{\"at\":5,\"event\":{{\"nonsense\":1}}}}\n"));
+    assert!(broken.starts_with("line 2: expected ") && broken.contains("unknown variant `nonsense`"), "{broken}");
+    assert!(broken.contains(" at column ") && !broken.contains("line 1"), "{broken}");
+    let both = said(&format!("{head}\n{{\"at\":5,\"advance\":true,\"effect\":{{\"probe\":{{\"replica\":1}}}}}}\n"));
+    assert!(both.starts_with("line 2: expected \"at\" and one of "), "{both}");
+}
+
+#[test]
+fn settings_and_fingerprints_come_back_as_they_were() {
+    let (record, ..) = run(7);
+    let head = record.lines().next().expect("a first line");
+    assert!(head.contains("\"tenants\":{\"2\":{\"weight\":0.333"), "{head}");
+    let many: Vec<u64> = (0..1000).map(|n| u64::MAX - n).collect();
+    let read: Prefix = serde_json::from_str(&serde_json::to_string(&many).expect("JSON")).expect("fingerprints");
+    assert_eq!(read, Prefix::new(many));
+    assert_eq!(read.fingerprints().len(), Prefix::MAX_CUTS);
+}
