@@ -16,6 +16,7 @@ mod health;
 mod id;
 mod insight;
 mod invariants;
+mod learning;
 mod model_pool;
 mod pool;
 mod prefix;
