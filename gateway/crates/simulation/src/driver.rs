@@ -177,7 +177,7 @@ mod tests {
                 deadline: None,
                 prompt_tokens: 1,
                 max_output: Some(1),
-            stream: false,
+                stream: false,
                 body_bytes: 1,
                 prefix: Prefix::default(),
             };

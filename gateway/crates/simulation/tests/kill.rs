@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use scheduler::{
-    AttemptId, Class, Effect, Event, HardFailure, ModelId, Outcome, Prefix, RelayId, ReplicaId, ReplicaSpec, ReplicaState,
-    Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, SoftFailure, TenantId,
+    AttemptId, Class, Effect, Event, HardFailure, ModelId, Outcome, Prefix, RelayId, ReplicaId, ReplicaSpec,
+    ReplicaState, Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, SoftFailure, TenantId,
 };
 use simulation::{
     driver::{Agenda, Simulation, World},
@@ -136,7 +136,7 @@ impl World for Killing {
                     deadline: None,
                     prompt_tokens: 500,
                     max_output: Some(100),
-            stream: false,
+                    stream: false,
                     body_bytes: 2_000,
                     prefix: Prefix::default(),
                 };
@@ -219,8 +219,14 @@ fn run(seed: u64, relays: u32) -> Simulation<Killing> {
     for id in 1..=PHONES {
         let replica = ReplicaId(id);
         let relay = RelayId(id % relays);
-        let spec =
-            ReplicaSpec { models: vec![ModelId(1)], routes: RouteSet(1), slots: 2, context_tokens: Some(8192), relay, prior: None };
+        let spec = ReplicaSpec {
+            models: vec![ModelId(1)],
+            routes: RouteSet(1),
+            slots: 2,
+            context_tokens: Some(8192),
+            relay,
+            prior: None,
+        };
         simulation.tell(Event::ReplicaUp { replica, spec });
         simulation.agenda.after(Duration::from_millis(u64::from(id) * 100), Happening::Check(replica));
     }
