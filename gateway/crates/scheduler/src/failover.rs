@@ -8,6 +8,7 @@ use crate::{
     request::{Attempt, Phase, Tried},
     retry::{self, Cost, Next},
     scheduler::Scheduler,
+    snapshot::Waste,
     time::Timestamp,
 };
 
@@ -26,12 +27,18 @@ impl Scheduler {
         }
         self.release(id, now);
         let next = retry::next(outcome, content_sent);
+        if !matches!(outcome, Outcome::Success | Outcome::RequestFault) {
+            self.tally.waste(Waste::Failed, now.since(attempt.started));
+        }
         if let Next::Elsewhere(cost) = next {
             self.charge(&attempt, cost);
         }
         let relay_down = self.learn(&attempt, outcome, now);
         match next {
-            Next::End => self.forget(attempt.request),
+            Next::End => {
+                self.drop_rivals(attempt.request, id, now);
+                self.forget(attempt.request);
+            }
             Next::Elsewhere(_) => {
                 if relay_down {
                     self.refund_one(attempt.request, &[attempt.replica]);
@@ -61,12 +68,16 @@ impl Scheduler {
         }
     }
 
-    /// Puts the request of an ended attempt where it belongs: on another replica, back into the queue, or out.
+    /// Puts the request of a failed attempt where it belongs: on another replica, back into the queue, or out. While another
+    /// copy of it runs it stays where it is.
     pub(crate) fn fail_over(&mut self, ended: &Attempt, now: Timestamp) {
         let id = ended.request;
         let Some(request) = self.requests.get_mut(&id) else { return };
-        request.phase = Phase::Waiting { orphan_since: None };
-        request.queued_from = Timestamp(now.0.saturating_sub(ended.waited.as_nanos() as u64));
+        request.failed = true;
+        if !request.copies().is_empty() {
+            return;
+        }
+        request.waits_again(ended.waited, now);
         if !retry::may_try_again(&self.config.retry, request.tries, request.spent) {
             return self.exhausted(id, now);
         }
@@ -140,7 +151,8 @@ impl Scheduler {
     /// The budget has room again: places the retries that were passed over.
     pub(crate) fn place_retries(&mut self, now: Timestamp) {
         let lanes = self.queue.models.values().flat_map(|queue| queue.lanes.values());
-        let mut waiting: Vec<_> = lanes.flat_map(|lane| lane.retries.values().map(|place| place.request)).collect();
+        let retries = lanes.flat_map(|lane| lane.returned.values()).filter(|place| place.retry);
+        let mut waiting: Vec<_> = retries.map(|place| place.request).collect();
         waiting.sort_by_key(|id| self.requests.get(id).map(|request| (request.spec.class, request.order)));
         for id in waiting {
             let Some(replica) = self.choose(id) else { continue };

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::{
+    copies::Copies,
     effect::{CancelReason, Effect, ShedReason},
     event::{Outcome, RequestSpec, SoftFailure},
     id::{AttemptId, ModelId, ReplicaId, RequestId},
@@ -11,6 +12,7 @@ use crate::{
     queue::Look,
     request::{Attempt, Phase, Request, Tried},
     scheduler::Scheduler,
+    snapshot::Waste,
     time::Timestamp,
     timer::Timer,
 };
@@ -52,33 +54,42 @@ impl Scheduler {
 
     pub(crate) fn abandon(&mut self, id: RequestId, now: Timestamp) {
         let Some(request) = self.requests.get(&id) else { return };
-        if let Phase::Running(attempt) = request.phase {
-            let overdue = self.overdue(attempt, &request.spec, now);
-            self.release(attempt, now);
-            if let Some(attempt) = overdue {
+        for copy in request.copies().iter() {
+            let Some(attempt) = self.attempts.get(&copy).copied() else { continue };
+            let overdue = self.is_overdue(&attempt, now);
+            self.tally.waste(Waste::Abandoned, now.since(attempt.started));
+            self.release(copy, now);
+            if overdue {
                 self.learn(&attempt, Outcome::Soft(SoftFailure::NoFirstToken), now);
             }
         }
         self.forget(id);
     }
 
-    /// The attempt, if its replica has long been late with its first token by its own measured speed. The client's patience
-    /// ends before ours, so a replica that freezes on every request would never be told apart from an impatient client.
-    /// Nothing is known of a replica that was never measured: its first answers may take as long as they take.
-    fn overdue(&self, id: AttemptId, spec: &RequestSpec, now: Timestamp) -> Option<Attempt> {
-        let attempt = self.attempts.get(&id).filter(|attempt| !attempt.first_token)?;
-        let speeds = &self.pool.replicas.get(&attempt.replica)?.speeds;
-        // A plain answer shows no first token, so its writing counts as well.
-        let own =
-            f64::from(spec.prompt_tokens) / speeds.prefill()? + f64::from(spec.max_output.unwrap_or(256)) / speeds.decode()?;
-        let patience = (OVERDUE_FACTOR * own).max(OVERDUE_MIN.as_secs_f64());
-        (now.since(attempt.started).as_secs_f64() > patience).then_some(*attempt)
+    /// Whether a replica has long been late with the first token of an attempt by its own measured speed. The client's
+    /// patience ends before ours, so a replica that freezes on every request would never be told apart from an impatient
+    /// client. Nothing is known of a replica that was never measured: its first answers may take as long as they take.
+    fn is_overdue(&self, attempt: &Attempt, now: Timestamp) -> bool {
+        let own = || {
+            let spec = &self.requests.get(&attempt.request)?.spec;
+            let speeds = &self.pool.replicas.get(&attempt.replica)?.speeds;
+            // A plain answer shows no first token, so its writing counts as well.
+            let writing = f64::from(spec.max_output.unwrap_or(256)) / speeds.decode()?;
+            Some(f64::from(spec.prompt_tokens) / speeds.prefill()? + writing)
+        };
+        let patience = |own: f64| (OVERDUE_FACTOR * own).max(OVERDUE_MIN.as_secs_f64());
+        !attempt.first_token && own().is_some_and(|own| now.since(attempt.started).as_secs_f64() > patience(own))
     }
 
     pub(crate) fn first_token(&mut self, id: AttemptId, now: Timestamp) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        let Some(request) = self.requests.get(&attempt.request) else { return };
         attempt.first_token = true;
-        let replica = attempt.replica;
+        attempt.committed = request.spec.stream;
+        let Attempt { request, replica, committed, .. } = *attempt;
+        if committed {
+            self.drop_rivals(request, id, now);
+        }
         self.seen_alive(replica, now);
     }
 
@@ -95,29 +106,45 @@ impl Scheduler {
     pub(crate) fn dispatch(&mut self, id: RequestId, replica: ReplicaId, now: Timestamp) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         self.queue.remove(request);
+        request.phase = Phase::Running(Copies::default());
+        let waited = request.waited(now);
+        self.start(id, replica, waited, false, now);
+        self.schedule(id);
+    }
+
+    /// Starts an attempt of a running request: its first copy, or a second one (`hedge`).
+    pub(crate) fn start(&mut self, id: RequestId, replica: ReplicaId, waited: Duration, hedge: bool, now: Timestamp) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let Phase::Running(copies) = &mut request.phase else { return };
         self.dispatches += 1;
         let attempt = AttemptId(self.dispatches);
-        let retry = request.is_retry();
+        copies.insert(attempt);
         request.dispatches += 1;
         request.tried.push(Tried { replica, reached: true });
-        request.phase = Phase::Running(attempt);
-        let (number, waited) = (request.dispatches, request.waited(now));
-        let record = Attempt { request: id, replica, started: now, retry, first_token: false, waited };
+        let number = request.dispatches;
+        let retry = request.is_retry() && !hedge;
+        let (first_token, committed) = (false, false);
+        let record = Attempt { request: id, replica, started: now, retry, hedge, first_token, committed, waited };
         self.attempts.insert(attempt, record);
         self.budget.start(retry);
+        self.hedges += u32::from(hedge);
         let order = self.dispatches;
         self.pool.modify(replica, self.config.policy, &mut self.rng, |replica| {
             replica.running.insert(attempt);
             replica.last_dispatch = order;
         });
-        self.schedule(id);
-        self.effects.push_back(Effect::Dispatch { request: id, attempt, replica, number, hedge: false });
+        self.effects.push_back(Effect::Dispatch { request: id, attempt, replica, number, hedge });
     }
 
     /// Frees the slot of an attempt.
     pub(crate) fn release(&mut self, id: AttemptId, now: Timestamp) {
         let Some(attempt) = self.attempts.remove(&id) else { return };
         self.budget.end(attempt.retry);
+        if let Some(Phase::Running(copies)) = self.requests.get_mut(&attempt.request).map(|request| &mut request.phase)
+        {
+            copies.remove(id);
+            self.hedges -= u32::from(!copies.is_empty());
+        }
         self.pool.modify(attempt.replica, self.config.policy, &mut self.rng, |replica| {
             replica.running.remove(&id);
             replica.ceiling = usize::from(replica.spec.slots).max(replica.running.len());
@@ -152,18 +179,26 @@ impl Scheduler {
         }
     }
 
-    /// Stops a running attempt. Its request fails over if the client has seen nothing, and ends otherwise.
+    /// The replica of a running attempt goes away. The request fails over if its client has seen nothing, and ends otherwise.
     pub(crate) fn cancel(&mut self, id: AttemptId, why: CancelReason, now: Timestamp) {
-        let Some(attempt) = self.attempts.get(&id).copied() else { return };
-        self.effects.push_back(Effect::Cancel { attempt: id, request: attempt.request, why });
-        self.release(id, now);
-        match why {
-            _ if attempt.first_token => self.forget(attempt.request),
-            CancelReason::Deadline => self.reject(attempt.request, ShedReason::Deadline, now),
-            CancelReason::ReplicaRemoved
-            | CancelReason::DrainDeadline
-            | CancelReason::HedgeLost
-            | CancelReason::GivenBack => self.fail_over(&attempt, now),
+        let Some(attempt) = self.stop(id, why, now) else { return };
+        if attempt.committed {
+            self.forget(attempt.request);
+        } else {
+            self.fail_over(&attempt, now);
+        }
+    }
+
+    /// A running request's deadline has passed.
+    fn overrun(&mut self, id: RequestId, copies: Copies, now: Timestamp) {
+        let mut committed = false;
+        for copy in copies.iter() {
+            committed |= self.stop(copy, CancelReason::Deadline, now).is_some_and(|attempt| attempt.committed);
+        }
+        if committed {
+            self.forget(id);
+        } else {
+            self.reject(id, ShedReason::Deadline, now);
         }
     }
 
@@ -193,7 +228,7 @@ impl Scheduler {
         let Some(request) = self.requests.get(&id) else { return };
         let Some((_, reason)) = self.limits(request).filter(|(at, _)| *at <= now).min() else { return };
         match request.phase {
-            Phase::Running(attempt) => self.cancel(attempt, CancelReason::Deadline, now),
+            Phase::Running(copies) => self.overrun(id, copies, now),
             Phase::Parked { .. } => self.reject(id, self.exhaustion(id), now),
             Phase::Waiting { .. } => {
                 let held_back = reason == ShedReason::QueueAge
@@ -218,7 +253,9 @@ impl Scheduler {
         let look = Look { now, promote_after: self.config.queue.promote_after, retries };
         let gamble = !replica.is_sound();
         let untried = |request: RequestId| {
-            let may = |request: &Request| !(request.has_tried(id) || gamble && self.pool.has_sound(request));
+            let may = |request: &Request| {
+                !(request.has_tried(id) || gamble && request.is_retry() && self.pool.has_sound(request))
+            };
             self.requests.get(&request).is_some_and(may)
         };
         let (mut best, mut starved) = (None, false);
@@ -252,7 +289,7 @@ impl Scheduler {
             if std::mem::replace(&mut lane.orphan, orphan) != orphan {
                 affected.extend(lane.fresh.values().map(|place| place.request));
             }
-            affected.extend(lane.retries.values().map(|place| place.request));
+            affected.extend(lane.returned.values().map(|place| place.request));
         }
         for id in affected {
             let Some(request) = self.requests.get_mut(&id) else { continue };

@@ -3,9 +3,10 @@
 //!
 //! 1. Slots in use are the running attempts, and no more than a replica has (or had, when its slots were reduced).
 //! 2. Every live request is in exactly one place: waiting, running or parked; an ended one is nowhere.
-//! 3. No free slot is left that a waiting request may use, unless a retry has no budget.
-//! 4. No request was on one replica twice, nor on more than allowed.
-//! 5. The retry budget counts what runs; the queue's sums are the sums of what waits, within the bounds.
+//! 3. No free slot is left that a waiting request may use, unless a retry has no budget, or the policy means it to wait.
+//! 4. No request was on one replica twice, nor on more than allowed, nor given back more often than allowed. Its copies run
+//!    on different replicas; once its client has seen content there is one.
+//! 5. The retry budget and the count of second copies count what runs; the queue's sums are the sums of what waits, within the bounds.
 //! 6. Nobody is forgotten: what can only change with news has a deadline or a probe outstanding.
 //! 7. The next deadline lies ahead.
 //! 8. The pool's indexes say what its replicas say.
@@ -25,11 +26,14 @@ mod checked {
 
     use super::{Scheduler, Timestamp};
     use crate::{
+        config::Policy,
+        copies::Copies,
         effect::ReplicaState,
+        hedge::MAX_GIVEN_BACK,
         id::{ReplicaId, RequestId},
         pool::Prospect,
         replica::{Replica, Standing},
-        request::{Phase, Request},
+        request::{Attempt, Phase, Request},
         retry,
         timer::Timer,
     };
@@ -58,8 +62,13 @@ mod checked {
         let retries = core.attempts.values().filter(|attempt| attempt.retry).count();
         let counted = (core.budget.running as usize, core.budget.retries as usize);
         assert_eq!(counted, (core.attempts.len(), retries), "the retry budget miscounts");
-        let live = core.queue.waiting() + core.attempts.len() + core.parked.len();
-        assert_eq!(core.requests.len(), live, "a request is nowhere, or in two places");
+        let running = core.attempts.len() - core.hedges as usize;
+        let live = core.queue.waiting() + running + core.parked.len();
+        assert_eq!(
+            core.requests.len(),
+            live,
+            "a request is nowhere, or in two places, or the second copies are miscounted"
+        );
         let bounds = &core.config.queue;
         assert!(
             core.reconfigured || core.queue.fresh() <= bounds.max_requests,
@@ -76,10 +85,10 @@ mod checked {
         let limits = core.reconfigured || request.tries <= retry::max_tries(&core.config.retry);
         assert!(limits, "{id:?} had {} tries", request.tries);
         assert_eq!(core.parked.contains(&id), matches!(request.phase, Phase::Parked { .. }));
+        assert!(request.given_back <= MAX_GIVEN_BACK, "{id:?} was given back {} times", request.given_back);
         match request.phase {
-            Phase::Running(attempt) => {
-                let attempt = core.attempts.get(&attempt);
-                assert_eq!(attempt.map(|attempt| attempt.request), Some(id), "{id:?} runs nowhere");
+            Phase::Running(copies) => {
+                check_copies(core, id, copies, &tried);
                 assert!(request.spec.deadline.is_none_or(|at| at > now), "{id:?} runs beyond its deadline");
             }
             Phase::Parked { until } => assert!(until > now, "{id:?} is parked for good"),
@@ -89,13 +98,25 @@ mod checked {
                 assert!(prospect != Prospect::Never || request.tried.is_empty(), "{id:?} waits in vain");
                 let placeable = core.choose(id).is_some();
                 let no_budget = request.is_retry() && !core.budget.has_room(&core.config.retry);
-                assert!(!placeable || no_budget, "{id:?} waits beside a free slot");
+                let patient = core.config.policy == Policy::LeastWork;
+                assert!(patient || !placeable || no_budget, "{id:?} waits beside a free slot");
                 assert!(!no_budget || !placeable || core.starved, "{id:?} lacks budget and nobody remembers");
                 if orphan_since.is_some() {
                     assert!(core.timers.get(Timer::Request(id)).is_some(), "{id:?} waits for nobody for good");
                 }
             }
         }
+    }
+
+    fn check_copies(core: &Scheduler, id: RequestId, copies: Copies, tried: &BTreeSet<ReplicaId>) {
+        let attempts: Vec<&Attempt> = copies.iter().filter_map(|copy| core.attempts.get(&copy)).collect();
+        assert!(!attempts.is_empty() && attempts.len() == copies.count(), "{id:?} runs nowhere");
+        assert!(attempts.iter().all(|attempt| attempt.request == id), "{id:?} runs another's attempt");
+        let replicas: BTreeSet<ReplicaId> = attempts.iter().map(|attempt| attempt.replica).collect();
+        assert_eq!(replicas.len(), attempts.len(), "{id:?} runs twice on one replica");
+        assert!(replicas.is_subset(tried), "{id:?} may be sent to where it runs");
+        let committed = attempts.iter().filter(|attempt| attempt.committed).count();
+        assert!(committed == 0 || attempts.len() == 1, "{id:?} is committed and still has {} copies", attempts.len());
     }
 
     fn check_replica(core: &Scheduler, id: ReplicaId, replica: &Replica, running: usize) {

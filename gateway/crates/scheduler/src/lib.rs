@@ -5,6 +5,7 @@
 //! the simulation drives it on a heap of future events; both run exactly this code.
 
 mod config;
+mod copies;
 mod effect;
 mod estimate;
 mod event;
@@ -13,6 +14,7 @@ mod failover;
 mod fleet;
 mod flow;
 mod health;
+mod hedge;
 mod id;
 mod insight;
 mod invariants;

@@ -36,13 +36,15 @@ impl LaneKey {
 pub(crate) struct Place {
     pub(crate) request: RequestId,
     pub(crate) queued_from: Timestamp,
+    /// Needs room in the retry budget.
+    pub(crate) retry: bool,
 }
 
 /// By order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
-    /// Failed over: before the others of their class.
-    pub(crate) retries: BTreeMap<u64, Place>,
+    /// Failed over or given back: before the others of their class.
+    pub(crate) returned: BTreeMap<u64, Place>,
     pub(crate) fresh: BTreeMap<u64, Place>,
     /// No replica that serves now fits the lane.
     pub(crate) orphan: bool,
@@ -88,11 +90,12 @@ impl Queue {
             Entry::Occupied(lane) => lane.into_mut(),
             Entry::Vacant(vacant) => vacant.insert(Lane { orphan, ..Lane::default() }),
         };
-        let side = if request.is_retry() { &mut lane.retries } else { &mut lane.fresh };
-        side.insert(request.order, Place { request: id, queued_from: request.queued_from });
+        let side = if request.has_run() { &mut lane.returned } else { &mut lane.fresh };
+        let place = Place { request: id, queued_from: request.queued_from, retry: request.is_retry() };
+        side.insert(request.order, place);
         queue.waiting[request.spec.class as usize] += 1;
         self.waiting += 1;
-        self.fresh += usize::from(!request.is_retry());
+        self.fresh += usize::from(!request.has_run());
         self.bytes += request.spec.body_bytes;
     }
 
@@ -101,11 +104,11 @@ impl Queue {
         let key = LaneKey::of(request);
         let Some(queue) = self.models.get_mut(&request.spec.model) else { return false };
         let Some(lane) = queue.lanes.get_mut(&key) else { return false };
-        let side = if request.is_retry() { &mut lane.retries } else { &mut lane.fresh };
+        let side = if request.has_run() { &mut lane.returned } else { &mut lane.fresh };
         if side.remove(&request.order).is_none() {
             return false;
         }
-        if lane.retries.is_empty() && lane.fresh.is_empty() {
+        if lane.returned.is_empty() && lane.fresh.is_empty() {
             queue.lanes.remove(&key);
         }
         queue.waiting[request.spec.class as usize] -= 1;
@@ -113,7 +116,7 @@ impl Queue {
             self.models.remove(&request.spec.model);
         }
         self.waiting -= 1;
-        self.fresh -= usize::from(!request.is_retry());
+        self.fresh -= usize::from(!request.has_run());
         self.bytes -= request.spec.body_bytes;
         true
     }
@@ -159,13 +162,11 @@ impl ModelQueue {
         let (mut best, mut starved) = (None, false);
         for (key, lane) in self.lanes.iter().filter(|(key, _)| fits(key)) {
             let fresh = lane.fresh.first_key_value().map(|place| (true, place));
-            let retry = if look.retries {
-                lane.retries.iter().find(|(_, place)| untried(place.request)).map(|place| (false, place))
-            } else {
-                starved |= !lane.retries.is_empty();
-                None
-            };
-            for (fresh, (order, place)) in fresh.into_iter().chain(retry) {
+            let affordable = |place: &Place| look.retries || !place.retry;
+            starved |= lane.returned.values().any(|place| !affordable(place));
+            let mut returned = lane.returned.iter();
+            let returned = returned.find(|(_, place)| affordable(place) && untried(place.request));
+            for (fresh, (order, place)) in fresh.into_iter().chain(returned.map(|place| (false, place))) {
                 let class = promoted(key.class, look.now.since(place.queued_from), look.promote_after);
                 let turn = Turn { class, fresh, order: *order, request: place.request };
                 if best.is_none_or(|best| turn < best) {
@@ -242,7 +243,7 @@ mod tests {
         let mut queue = Queue::default();
         queue.push(RequestId(1), &request(Class::Interactive, 1, 0), false);
         queue.push(RequestId(2), &request(Class::Standard, 2, 0), false);
-        queue.push(RequestId(3), &Request { dispatches: 1, ..request(Class::Standard, 3, 0) }, false);
+        queue.push(RequestId(3), &Request { dispatches: 1, failed: true, ..request(Class::Standard, 3, 0) }, false);
         assert_eq!(turn(&queue, &LOOK), Some(RequestId(1)));
         queue.remove(&request(Class::Interactive, 1, 0));
         assert_eq!(turn(&queue, &LOOK), Some(RequestId(3)));

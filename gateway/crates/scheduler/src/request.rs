@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::{
+    copies::Copies,
     event::RequestSpec,
-    id::{AttemptId, ReplicaId, RequestId},
+    id::{ReplicaId, RequestId},
     time::Timestamp,
 };
 
@@ -44,11 +45,10 @@ pub(crate) enum Phase {
         /// Since when no replica that serves now may take it.
         orphan_since: Option<Timestamp>,
     },
-    Running(AttemptId),
+    /// On one replica or, where a second copy was worth it, on several.
+    Running(Copies),
     /// Every replica is tried, some in vain through a relay that may be down: the verdict on the relay is its verdict.
-    Parked {
-        until: Timestamp,
-    },
+    Parked { until: Timestamp },
 }
 
 #[derive(Clone, Debug)]
@@ -70,6 +70,10 @@ pub(crate) struct Request {
     pub(crate) spent: u32,
     /// A replica found the prompt too long.
     pub(crate) too_long: bool,
+    /// An attempt failed, or was lost with its replica.
+    pub(crate) failed: bool,
+    /// How often it was stopped for more urgent work.
+    pub(crate) given_back: u8,
 }
 
 /// One replica that a request was sent to.
@@ -94,12 +98,33 @@ impl Request {
             tries: 0,
             spent: 0,
             too_long: false,
+            failed: false,
+            given_back: 0,
         }
     }
 
-    /// Failed over: goes to the front of its class, and needs room in the retry budget.
-    pub(crate) fn is_retry(&self) -> bool {
+    /// Had a slot before, and lost it or gave it back: goes to the front of its class.
+    pub(crate) fn has_run(&self) -> bool {
         self.dispatches > 0
+    }
+
+    /// An attempt of it failed: the next needs room in the retry budget and does not gamble. One that was only given back
+    /// feeds no collapse.
+    pub(crate) fn is_retry(&self) -> bool {
+        self.failed
+    }
+
+    /// Its running attempts; none while it waits.
+    pub(crate) fn copies(&self) -> Copies {
+        match self.phase {
+            Phase::Running(copies) => copies,
+            Phase::Waiting { .. } | Phase::Parked { .. } => Copies::default(),
+        }
+    }
+
+    /// What it was sent to does not count as tried: it was stopped there through no fault of either.
+    pub(crate) fn untry(&mut self, replica: ReplicaId) {
+        self.tried.retain(|tried| tried.replica != replica);
     }
 
     pub(crate) fn has_tried(&self, replica: ReplicaId) -> bool {
@@ -119,7 +144,11 @@ pub(crate) struct Attempt {
     pub(crate) replica: ReplicaId,
     pub(crate) started: Timestamp,
     pub(crate) retry: bool,
+    /// Began as a second copy of a request that ran already.
+    pub(crate) hedge: bool,
     pub(crate) first_token: bool,
+    /// The client has seen content of it: no other copy may answer, and no other attempt follows.
+    pub(crate) committed: bool,
     /// The wait of its request before it, to go on from if it fails.
     pub(crate) waited: Duration,
 }

@@ -41,6 +41,8 @@ pub struct Scheduler {
     pub(crate) parked: BTreeSet<RequestId>,
     pub(crate) timers: Timers,
     pub(crate) budget: RetryBudget,
+    /// Running copies beyond their requests' first.
+    pub(crate) hedges: u32,
     /// A retry was passed over for want of budget.
     pub(crate) starved: bool,
     pub(crate) effects: VecDeque<Effect>,
@@ -67,6 +69,7 @@ impl Scheduler {
             parked: BTreeSet::new(),
             timers: Timers::default(),
             budget: RetryBudget::default(),
+            hedges: 0,
             starved: false,
             effects: VecDeque::new(),
             arrivals: 0,

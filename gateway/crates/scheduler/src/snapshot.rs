@@ -223,8 +223,10 @@ pub struct RequestView {
     pub class: Class,
     /// Time since it arrived.
     pub age: Duration,
-    /// Where it runs; `None` while it waits.
+    /// Where it runs, its first copy if it has several; `None` while it waits.
     pub running: Option<(AttemptId, ReplicaId)>,
+    /// How many copies of it run.
+    pub copies: u32,
     /// Attempts so far.
     pub attempts: u32,
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     event::Class,
     id::{ModelId, ReplicaId, RequestId},
-    request::{Phase, Request},
+    request::Request,
     scheduler::Scheduler,
     snapshot::{Explanation, ReplicaView, RequestView, Snapshot},
     time::Timestamp,
@@ -67,10 +67,9 @@ impl Scheduler {
     }
 
     fn view(&self, id: RequestId, request: &Request, now: Timestamp) -> RequestView {
-        let running = match request.phase {
-            Phase::Running(id) => self.attempts.get(&id).map(|attempt| (id, attempt.replica)),
-            Phase::Waiting { .. } | Phase::Parked { .. } => None,
-        };
+        let copies = request.copies();
+        let first = copies.first();
+        let running = first.and_then(|id| self.attempts.get(&id).map(|attempt| (id, attempt.replica)));
         RequestView {
             request: id,
             model: request.spec.model,
@@ -78,6 +77,7 @@ impl Scheduler {
             class: request.spec.class,
             age: now.since(request.arrived),
             running,
+            copies: copies.count() as u32,
             attempts: request.dispatches,
         }
     }

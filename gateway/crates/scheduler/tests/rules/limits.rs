@@ -98,7 +98,7 @@ fn a_deadline_ends_a_request_in_every_phase() {
     let mut rig = Rig::with_replicas(config(), 2);
     let deadline = Some(rig.now + seconds(10));
     let (silent, silent_attempt, _) = rig.place(RequestSpec { deadline, ..request() });
-    let (_, begun, _) = rig.place(RequestSpec { deadline, ..request() });
+    let (_, begun, _) = rig.place(RequestSpec { deadline, stream: true, ..request() });
     let waiting = rig.ask(RequestSpec { deadline, ..request() });
     rig.tell(Event::FirstToken { attempt: begun });
     rig.pass(seconds(10));
@@ -187,4 +187,13 @@ fn new_settings_take_effect_at_once_and_lose_nothing() {
     assert_eq!(reason(&mut rig, waiting), None);
     rig.pass(seconds(10));
     assert_eq!(reason(&mut rig, waiting), Some(ShedReason::QueueAge));
+}
+
+#[test]
+fn an_answer_that_nobody_saw_begin_ends_at_the_deadline_with_a_refusal() {
+    let mut rig = Rig::with_replicas(config(), 1);
+    let (plain, attempt, _) = rig.place(RequestSpec { deadline: Some(rig.now + seconds(10)), ..request() });
+    rig.tell(Event::FirstToken { attempt });
+    rig.pass(seconds(10));
+    assert_eq!(reason(&mut rig, plain), Some(ShedReason::Deadline));
 }

@@ -1,7 +1,7 @@
 //! Draining, taking back, removing, changing.
 
 use scheduler::{
-    CancelReason, ChangeReason, Effect, Event, Outcome, ReplicaId, ReplicaSpec, ReplicaState, Report, Timings,
+    CancelReason, ChangeReason, Effect, Event, Outcome, ReplicaId, ReplicaSpec, ReplicaState, Report, RequestSpec, Timings,
 };
 
 use crate::rig::{CONNECT, Rig, config, request, seconds, spec};
@@ -72,7 +72,7 @@ fn a_removed_replica_is_forgotten_and_what_ran_there_fails_over_unless_content_w
     let mut rig = Rig::new(config());
     rig.ready(1, spec(2));
     let (silent, _, _) = rig.place(request());
-    let (begun, attempt, _) = rig.place(request());
+    let (begun, attempt, _) = rig.place(RequestSpec { stream: true, ..request() });
     rig.tell(Event::FirstToken { attempt });
     rig.ready(2, spec(2));
     rig.tell(Event::ReplicaRemoved { replica: FIRST });
@@ -138,4 +138,14 @@ fn a_client_that_leaves_frees_the_slot_whatever_the_phase() {
     rig.end(attempt, CONNECT);
     rig.tell(Event::RequestAbandoned { request: running });
     assert_eq!((rig.heard(), rig.state(1)), (Vec::new(), ReplicaState::Ready));
+}
+
+#[test]
+fn an_answer_that_nobody_saw_begin_moves_on_when_its_replica_is_removed() {
+    let mut rig = Rig::with_replicas(config(), 1);
+    let (plain, attempt, _) = rig.place(request());
+    rig.tell(Event::FirstToken { attempt });
+    rig.ready(2, spec(1));
+    rig.tell(Event::ReplicaRemoved { replica: FIRST });
+    assert_eq!(rig.dispatched(plain).map(|(_, replica)| replica), Some(2));
 }
