@@ -36,6 +36,8 @@ mod tally;
 mod time;
 mod timer;
 mod views;
+#[expect(dead_code, unused_imports, reason = "the choice of replica is being built on it")]
+mod warmth;
 
 pub use crate::{
     config::*, effect::*, event::*, id::*, insight::Insight, prefix::Prefix, scheduler::Scheduler, snapshot::*,
