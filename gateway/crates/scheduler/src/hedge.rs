@@ -155,3 +155,6 @@ fn may_run_beside(config: &SchedulerConfig, request: &Request, running: usize) -
     let running = running as u32;
     retry::may_try_again(&config.retry, request.tries + running, request.spent + running)
 }
+
+#[cfg(test)]
+mod tests;
