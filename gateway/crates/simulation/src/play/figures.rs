@@ -64,6 +64,9 @@ pub struct ClassFigures {
     pub makespan_ratio: Option<f64>,
     /// By key, in the scenario's order.
     pub keys: Vec<KeyFigures>,
+    /// Times from arrival to the whole answer that 0, 1, … 100 % of the requests do not exceed; for plots.
+    #[serde(skip)]
+    pub curve: Vec<f64>,
 }
 
 impl ClassFigures {
