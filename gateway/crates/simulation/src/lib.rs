@@ -8,6 +8,7 @@ pub mod bounds;
 pub mod driver;
 pub mod phone;
 pub mod play;
+mod quantile;
 pub mod record;
 pub mod rng;
 pub mod scenario;

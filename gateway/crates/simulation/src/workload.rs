@@ -52,4 +52,4 @@ impl Workload {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

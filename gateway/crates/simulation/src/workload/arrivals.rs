@@ -9,8 +9,7 @@ pub(super) fn draw(arrivals: &Arrivals, class: &str, horizon_s: f64, seed: u64) 
         Arrivals::Closed { n, at } => vec![at; n],
         Arrivals::Poisson { rate } => {
             let next = |now: &f64| Some(now + gaps.exponential(1.0 / rate)).filter(|time| *time < horizon_s);
-            let first = 0.0;
-            std::iter::successors(Some(first), next).skip(1).collect()
+            std::iter::successors(Some(0.0), next).skip(1).collect()
         }
         Arrivals::OnOff { rate_hi, rate_lo, mean_hi_s, mean_lo_s } => {
             let phases = Rng::new(seed, &format!("class:{class}:state"));
@@ -29,13 +28,9 @@ fn bursts(kinds: [(f64, f64); 2], mut gaps: Rng, mut phases: Rng, horizon_s: f64
             break;
         }
         let end = start + phases.exponential(mean_s);
-        let mut now = start;
-        while rate > 0.0 {
-            now += gaps.exponential(1.0 / rate);
-            if now >= end || now >= horizon_s {
-                break;
-            }
-            times.push(now);
+        if rate > 0.0 {
+            let next = |now: &f64| Some(now + gaps.exponential(1.0 / rate)).filter(|time| *time < end.min(horizon_s));
+            times.extend(std::iter::successors(Some(start), next).skip(1));
         }
         start = end;
     }

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::*;
 
-/// The files that are shipped.
-fn scenarios() -> Vec<(Scenario, Value)> {
+/// The files that are shipped, read and as they stand.
+pub(crate) fn scenarios() -> Vec<(Scenario, Value)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../loadtest/scenarios/sim");
     let files = std::fs::read_dir(folder).expect("the scenarios' folder");
     let mut paths: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
