@@ -15,6 +15,7 @@ mod shape;
 mod slope;
 mod survival;
 mod tokens;
+mod trend;
 mod typical;
 
 #[expect(unused_imports, reason = "as above")]

@@ -78,3 +78,98 @@ impl Reserve {
         self.peak * (-now.since(self.peaked).as_secs_f64() / PEAK).exp()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    fn at(seconds: f64) -> Timestamp {
+        Timestamp((seconds * 1e9) as u64)
+    }
+
+    /// Urgent requests at this rate until then.
+    fn arrive(reserve: &mut Reserve, rng: &mut Rng, from: f64, to: f64, rate: f64) {
+        let mut now = from;
+        while now < to {
+            reserve.arrived(at(now));
+            now -= (1.0 - rng.unit()).ln() / rate;
+        }
+    }
+
+    fn serving_in(seconds: f64) -> Reserve {
+        let mut reserve = Reserve::default();
+        for _ in 0..200 {
+            reserve.served(seconds);
+        }
+        reserve
+    }
+
+    #[test]
+    fn without_urgent_work_nothing_is_kept_free() {
+        assert_eq!(Reserve::default().wanted(at(100.0), 100), 0);
+        assert_eq!(serving_in(5.0).wanted(at(100.0), 100), 0);
+    }
+
+    #[test]
+    fn two_deviations_above_the_load_are_kept_free() {
+        let mut rng = Rng::new(1);
+        let mut reserve = serving_in(2.0);
+        arrive(&mut reserve, &mut rng, 0.0, 600.0, 2.0);
+        // A load of 4, at peaks up to 6: 4 + 2·2 to 6 + 2·2.45.
+        let wanted = reserve.wanted(at(600.0), 1000);
+        assert!((8..=12).contains(&wanted), "{wanted}");
+    }
+
+    #[test]
+    fn a_peak_is_remembered_for_a_minute_and_forgotten_in_ten() {
+        let mut rng = Rng::new(2);
+        let mut reserve = serving_in(2.0);
+        arrive(&mut reserve, &mut rng, 0.0, 100.0, 5.0);
+        let during = reserve.wanted(at(100.0), 1000);
+        let after = reserve.wanted(at(160.0), 1000);
+        assert!(after * 4 > during && after < during, "{during} {after}");
+        assert_eq!(reserve.wanted(at(1000.0), 1000), 0);
+    }
+
+    #[test]
+    fn a_share_of_the_replicas_at_most_and_never_all() {
+        let mut rng = Rng::new(3);
+        let mut reserve = serving_in(60.0);
+        arrive(&mut reserve, &mut rng, 0.0, 100.0, 5.0);
+        for (serving, most) in [(0, 0), (1, 0), (2, 1), (7, 2), (100, 15), (1000, 150)] {
+            assert_eq!(reserve.wanted(at(100.0), serving), most, "{serving}");
+        }
+    }
+
+    #[test]
+    fn one_urgent_request_keeps_one_replica_free() {
+        let mut reserve = Reserve::default();
+        reserve.arrived(at(10.0));
+        assert_eq!(reserve.wanted(at(10.0), 100), 1);
+    }
+
+    #[test]
+    fn a_request_that_hung_is_no_habit() {
+        let mut reserve = serving_in(0.5);
+        for second in 0..60 {
+            reserve.arrived(at(f64::from(second)));
+        }
+        let before = reserve.wanted(at(60.0), 1000);
+        reserve.served(1e9);
+        assert!(reserve.wanted(at(60.0), 1000) <= before + 1);
+    }
+
+    #[test]
+    fn odd_times_are_ignored_and_time_may_go_back() {
+        let mut reserve = Reserve::default();
+        for seconds in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 0.0, 1e-300, 1e300] {
+            for _ in 0..1000 {
+                reserve.served(seconds);
+            }
+            reserve.arrived(at(100.0));
+            reserve.arrived(at(1.0));
+            assert!(reserve.wanted(at(50.0), 100) <= 15);
+        }
+    }
+}

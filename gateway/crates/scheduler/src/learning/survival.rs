@@ -86,3 +86,91 @@ impl PoolHazard {
         self.0.died();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    const HOUR: f64 = 3600.0;
+
+    #[test]
+    fn before_anything_is_known_a_replica_fails_once_in_two_hours() {
+        assert!((PoolHazard::default().rate() - PRIOR).abs() < 1e-12);
+        assert!((Hazard::default().rate(1.0 / HOUR) - 1.0 / HOUR).abs() < 1e-12);
+    }
+
+    #[test]
+    fn the_pool_finds_its_rate_and_a_replica_is_told_from_it() {
+        let (mut rng, mut pool) = (Rng::new(1), PoolHazard::default());
+        let (mut steady, mut shaky) = (Hazard::default(), Hazard::default());
+        let mut live = |replica: &mut Hazard, mean: f64| {
+            let mut left = 24.0 * HOUR;
+            while left > 0.0 {
+                let life = -(1.0 - rng.unit()).ln() * mean;
+                pool.lived(life.min(left));
+                replica.lived(life.min(left));
+                if life < left {
+                    pool.died();
+                    replica.died();
+                }
+                left -= life;
+            }
+        };
+        for _ in 0..50 {
+            live(&mut Hazard::default(), HOUR);
+        }
+        live(&mut steady, 40.0 * HOUR);
+        live(&mut shaky, 0.2 * HOUR);
+        let typical = pool.rate();
+        assert!((typical * HOUR).ln().abs() < 0.2, "{typical}");
+        assert!(steady.rate(typical) < 0.3 * typical);
+        assert!(shaky.rate(typical) > 3.0 * typical);
+    }
+
+    #[test]
+    fn a_few_failures_in_a_row_count_and_are_lived_down() {
+        let pool = 1.0 / (2.0 * HOUR);
+        let mut replica = Hazard::default();
+        for _ in 0..4 {
+            replica.lived(300.0);
+            replica.died();
+        }
+        let shaky = replica.rate(pool);
+        assert!(shaky > 3.0 * pool);
+        for _ in 0..48 {
+            replica.lived(HOUR);
+        }
+        assert!(replica.rate(pool) < 0.3 * pool.max(shaky));
+    }
+
+    #[test]
+    fn long_pieces_count_as_the_same_time_in_short_ones() {
+        let (mut long, mut short) = (Hazard::default(), Hazard::default());
+        long.died();
+        short.died();
+        long.lived(10.0 * HOUR);
+        for _ in 0..36_000 {
+            short.lived(1.0);
+        }
+        assert!((long.rate(PRIOR) / short.rate(PRIOR) - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn no_input_makes_it_anything_but_a_rate() {
+        let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 0.0, 1e-300, 1.0, 1e300];
+        let (mut replica, mut pool) = (Hazard::default(), PoolHazard::default());
+        for seconds in odd {
+            for _ in 0..10_000 {
+                replica.lived(seconds);
+                pool.lived(seconds);
+                replica.died();
+                pool.died();
+            }
+            for typical in odd {
+                assert!((RATES.0..=RATES.1).contains(&replica.rate(typical)));
+            }
+            assert!((RATES.0..=RATES.1).contains(&pool.rate()));
+        }
+    }
+}

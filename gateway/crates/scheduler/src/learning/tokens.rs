@@ -46,3 +46,55 @@ impl TokenRatio {
         self.logarithm += believed * weight / (self.worth + PRIOR_WORTH);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    #[test]
+    fn is_one_at_first_and_what_is_counted_after_a_few_long_prompts() {
+        for truth in [0.7, 1.15, 2.5] {
+            let mut ratio = TokenRatio::default();
+            assert_eq!(ratio.get(), 1.0);
+            for _ in 0..4 {
+                ratio.observe(7000.0, 7000.0 * truth);
+            }
+            assert!((ratio.get() / truth).ln().abs() < 0.1, "{truth}: {}", ratio.get());
+        }
+    }
+
+    #[test]
+    fn what_a_template_adds_to_short_prompts_is_not_taken_for_the_tokenizer() {
+        let mut ratio = TokenRatio::default();
+        for _ in 0..500 {
+            ratio.observe(20.0, 50.0);
+            ratio.observe(7000.0, 7030.0);
+        }
+        assert!(ratio.get() < 1.1, "{}", ratio.get());
+    }
+
+    #[test]
+    fn an_engine_that_reports_a_constant_does_not_set_it() {
+        let (mut rng, mut ratio) = (Rng::new(3), TokenRatio::default());
+        for round in 0..1000 {
+            let estimated = 500.0 + 6500.0 * rng.unit();
+            ratio.observe(estimated, if round > 10 && round % 4 == 0 { 10.0 } else { 1.2 * estimated });
+        }
+        assert!((ratio.get() / 1.2).ln().abs() < 0.2, "{}", ratio.get());
+    }
+
+    #[test]
+    fn stays_within_five_times_whatever_is_counted() {
+        let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 0.0, 1e-300, 1.0, 100.0, 1e300];
+        let mut ratio = TokenRatio::default();
+        for estimated in odd {
+            for counted in odd {
+                for _ in 0..300 {
+                    ratio.observe(estimated, counted);
+                }
+                assert!((0.2..=5.0).contains(&ratio.get()), "{estimated} {counted}: {}", ratio.get());
+            }
+        }
+    }
+}

@@ -58,6 +58,8 @@ impl Typical {
         {
             self.upper.remove(old);
         }
+        // Before what is new is put in: an emptied half would not say where that belongs.
+        self.balance();
         if let Some(new) = new.and_then(positive).map(f64::to_bits) {
             let half = if self.lower.last().is_some_and(|last| new > last) { &mut self.upper } else { &mut self.lower };
             half.add(new);
@@ -86,5 +88,66 @@ impl Typical {
             self.upper.remove(rate);
             self.lower.add(rate);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    fn sorted_median(rates: &[f64]) -> Option<f64> {
+        let mut sorted = rates.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let middle = sorted.len().checked_sub(1)? / 2;
+        Some(if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle] * sorted[middle + 1]).sqrt() })
+    }
+
+    #[test]
+    fn is_the_median_through_any_changes() {
+        for seed in 0..20 {
+            let (mut rng, mut typical) = (Rng::new(seed), Typical::default());
+            let mut rates: Vec<f64> = Vec::new();
+            for _ in 0..500 {
+                // Few values, so that many are equal.
+                let new = (1.0 + 20.0 * rng.unit()).floor();
+                let at = (rng.unit() * rates.len() as f64) as usize;
+                match rng.next() % 3 {
+                    0 if !rates.is_empty() => typical.set(Some(rates.swap_remove(at)), None),
+                    1 if !rates.is_empty() => typical.set(Some(std::mem::replace(&mut rates[at], new)), Some(new)),
+                    _ => {
+                        rates.push(new);
+                        typical.set(None, Some(new));
+                    }
+                }
+                match (typical.get(), sorted_median(&rates)) {
+                    (Some(is), Some(should)) => assert!((is - should).abs() < 1e-9, "{is} {should}"),
+                    (is, should) => assert_eq!(is, should),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_fast_few_do_not_set_it() {
+        let mut typical = Typical::default();
+        for rate in [10.0, 11.0, 12.0, 400.0, 500.0] {
+            typical.set(None, Some(rate));
+        }
+        assert_eq!(typical.get(), Some(12.0));
+    }
+
+    #[test]
+    fn what_is_no_rate_or_was_never_there_changes_nothing() {
+        let mut typical = Typical::default();
+        for odd in [f64::NAN, f64::INFINITY, 0.0, -0.0, -5.0] {
+            typical.set(Some(odd), Some(odd));
+        }
+        assert_eq!(typical.get(), None);
+        typical.set(None, Some(7.0));
+        typical.set(Some(8.0), None);
+        assert_eq!(typical.get(), Some(7.0));
+        typical.set(None, Some(f64::MAX));
+        assert!(typical.get().is_some_and(f64::is_finite));
     }
 }
