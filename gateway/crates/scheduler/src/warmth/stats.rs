@@ -1,53 +1,67 @@
-//! What is known of one template beside who holds it: how often it comes, and what follows.
+//! What is known of one template, beside who holds it: how often it comes, for whom, and what follows.
 
-use super::decayed::Decayed;
-use crate::{prefix::Prefix, time::Timestamp};
+use crate::{learning::Decayed, time::Timestamp};
 
-/// Weight of one arrival in the share of returns, once there are some.
-const RETURN_WEIGHT: f64 = 0.05;
-/// Weight of one measured length: all measure the same, so the mean is only against the tokenizer's edges.
-const LENGTH_WEIGHT: f64 = 0.3;
+/// How far back traffic looks, in seconds: long enough for a mean, short enough for the hour of the day.
+pub(super) const LOOK_BACK: f64 = 600.0;
+/// What one arrival counts in a mean over arrivals, once there are some.
+const SHARE: f64 = 0.05;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct TemplateStats {
-    /// Work of the requests that came, in whatever unit it is added.
-    pub arrivals: Decayed,
-    /// Work of the requests that wait now, in the same unit.
-    pub queued_work: f64,
-    /// Share of the requests that are later turns of a conversation: as likely is it that a prompt comes back, longer.
-    pub return_share: f64,
-    /// Its tokens times its arrivals, and the same of all templates when it last came.
+    /// Work of the requests with this template that wait now, in the unit in which [`Self::add`] is told of it.
+    pub(crate) queued_work: f64,
+    work: Decayed,
+    weight: f64,
+    weighed: u32,
     tokens: Decayed,
-    all_tokens: f64,
-    seen: u32,
-    length: Option<f64>,
+    returns: f64,
+    arrived: u32,
+}
+
+impl Default for TemplateStats {
+    fn default() -> Self {
+        let sum = || Decayed::new(LOOK_BACK);
+        Self { queued_work: 0.0, work: sum(), weight: 1.0, weighed: 0, tokens: sum(), returns: 0.0, arrived: 0 }
+    }
 }
 
 impl TemplateStats {
-    /// Its share, 0 to 1, of the reading of templates that recent traffic asked for. Decays while it does not come.
-    pub fn heat(&self, now: Timestamp) -> f64 {
-        if self.all_tokens > 0.0 { (self.tokens.sum(now) / self.all_tokens).min(1.0) } else { 0.0 }
+    /// A request with this template came, of that much work and urgency.
+    pub(crate) fn add(&mut self, work: f64, weight: f64, now: Timestamp) {
+        self.work.add(work, now);
+        mean(&mut self.weight, weight, &mut self.weighed);
     }
 
-    /// A request with it came. `all` is the sum over all templates of the model; this one's share is added here.
-    pub(super) fn arrive(&mut self, tokens: f64, returns: bool, all: &mut Decayed, now: Timestamp) {
+    /// Work that comes per second, of requests with this template, given the seconds since any could.
+    pub(crate) fn rate(&self, now: Timestamp, since_start: f64) -> f64 {
+        self.work.rate(now, since_start)
+    }
+
+    /// How urgent its requests are on average; 1 until one was [added](Self::add).
+    pub(crate) fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    /// Share of its requests that are later turns of a conversation, 0 to 1. As likely is it that a prompt with this
+    /// template comes back, longer.
+    pub(crate) fn return_share(&self) -> f64 {
+        self.returns
+    }
+
+    pub(super) fn arrive(&mut self, tokens: f64, returns: bool, now: Timestamp) {
         self.tokens.add(tokens, now);
-        all.add(tokens, now);
-        self.all_tokens = all.sum(now);
-        self.seen = self.seen.saturating_add(1);
-        let returned = if returns { 1.0 } else { 0.0 };
-        self.return_share += (returned - self.return_share) * RETURN_WEIGHT.max(1.0 / f64::from(self.seen));
+        mean(&mut self.returns, if returns { 1.0 } else { 0.0 }, &mut self.arrived);
     }
 
-    /// A replica that held nothing more of a prompt than this template found so many estimated tokens in its cache.
-    pub(super) fn measured(&mut self, tokens: f64) {
-        let length = self.length.get_or_insert(tokens);
-        *length += (tokens - *length) * LENGTH_WEIGHT;
+    /// Its tokens times its recent arrivals.
+    pub(super) fn tokens(&self, now: Timestamp) -> f64 {
+        self.tokens.sum(now)
     }
+}
 
-    /// Its length if it ends after cut number `cuts` and before the next: as measured, else half-way.
-    pub(super) fn length(&self, cuts: usize) -> f64 {
-        let (least, most) = (f64::from(Prefix::cut(cuts)), f64::from(Prefix::cut(cuts + 1)));
-        self.length.unwrap_or(f64::midpoint(least, most)).clamp(least, most)
-    }
+/// The plain mean of the first samples, then one that forgets.
+fn mean(mean: &mut f64, sample: f64, samples: &mut u32) {
+    *samples = samples.saturating_add(1);
+    *mean += (sample - *mean) * SHARE.max(1.0 / f64::from(*samples));
 }
