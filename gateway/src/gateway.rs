@@ -24,6 +24,7 @@ use crate::{
     pressure::Pressure,
     ratelimit::Limiter,
     relay::Expected,
+    request::FingerprintKey,
     telemetry::Telemetry,
     upstream::Upstream,
 };
@@ -49,6 +50,8 @@ pub struct Gateway {
     pub upstream: Arc<Upstream>,
     /// How close the process is to its memory's end.
     pub pressure: Arc<Pressure>,
+    /// What prompts are fingerprinted with.
+    pub fingerprint_key: FingerprintKey,
     buffered: Arc<AtomicU64>,
 }
 
@@ -81,6 +84,7 @@ impl Gateway {
             in_flight: Arc::default(),
             upstream,
             pressure: Arc::default(),
+            fingerprint_key: FingerprintKey::default(),
             buffered: Arc::default(),
         }
     }

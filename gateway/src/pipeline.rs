@@ -75,7 +75,7 @@ impl Gateway {
         let permit = permit.insert(self.limiter.admit(&tenant).map_err(ApiError::from)?);
         let mut held = self.hold();
         let body = exchange.read_body(admitted, &mut held).await?;
-        let request = request::decode(route, body)?;
+        let (request, prefix) = request::decode(route, body, &self.fingerprint_key)?;
         let deadline = request::deadline(&exchange.head().headers, exchange.started())?;
         record.identify(Arc::clone(&tenant.name), OTHER.into(), tenant.default_class);
         let patience = self.config().scheduler.queue.no_replica_wait;
@@ -87,7 +87,7 @@ impl Gateway {
         if !tenant.may_use(&model.name) {
             return Err(ApiError::ModelNotAllowed { model: shown(&request.model) }.into());
         }
-        let spec = request::spec(&request, model.id, tenant.id, class, deadline);
+        let spec = request::spec(&request, prefix, model.id, tenant.id, class, deadline);
         permit.charge(u64::from(spec.prompt_tokens) + u64::from(spec.max_output.unwrap_or(request::USUAL_ANSWER))).map_err(ApiError::from)?;
         let facts = Facts { id: &Arc::clone(exchange.id()), permit: Some(permit) };
         if request.stream {

@@ -1,5 +1,9 @@
 //! From a body and a head to what the scheduler needs: model, class, deadline, estimated work.
 
+mod fingerprint;
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,6 +11,7 @@ use http::HeaderMap;
 use openai_wire::{Request, Route, ServiceTier};
 use scheduler::{Class, ModelId, Prefix, RequestSpec, TenantId, Timestamp};
 
+pub use self::fingerprint::FingerprintKey;
 use crate::{auth::Tenant, error::ApiError, fleet};
 
 const CLASS: &str = "x-huntgroup-class";
@@ -18,9 +23,11 @@ pub const USUAL_ANSWER: u32 = 256;
 /// Longest deadline a client can set: a day.
 const MAX_DEADLINE: f64 = 86_400.0;
 
-/// Decodes a body. After this nothing parses it again.
-pub fn decode(route: Route, body: Bytes) -> Result<Request, ApiError> {
-    Ok(Request::decode(route, body)?)
+/// Decodes a body, and fingerprints its prompt on the way. After this nothing parses it again.
+pub fn decode(route: Route, body: Bytes, key: &FingerprintKey) -> Result<(Request, Prefix), ApiError> {
+    let mut fingerprinter = key.begin();
+    let request = Request::decode_telling(route, body, fingerprint::counted(), |piece| fingerprinter.take(piece))?;
+    Ok((request, fingerprinter.prefix()))
 }
 
 /// How urgent a request is: what its header says, else its `service_tier`, else what is usual for its model, else for the
@@ -71,6 +78,7 @@ pub fn dearest(request: &Request) -> Option<u64> {
 /// What the scheduler needs to know.
 pub fn spec(
     request: &Request,
+    prefix: Prefix,
     model: ModelId,
     tenant: TenantId,
     class: Class,
@@ -86,6 +94,6 @@ pub fn spec(
         max_output: request.max_tokens,
         stream: request.stream,
         body_bytes: request.body_len() as u64,
-        prefix: Prefix::default(),
+        prefix,
     }
 }

@@ -5,6 +5,7 @@
 use bytes::{Bytes, BytesMut};
 use openai_wire::{AnswerStream, Request, Route, SseDecoder, StreamOptions, UpstreamRewrite, decode_answer};
 use std::hint::black_box;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 const ROUNDS: u32 = 15;
@@ -91,6 +92,15 @@ fn requests() {
         measure(&format!("request decode, {} bytes", body.len()), TIMES, || {
             for _ in 0..TIMES {
                 black_box(Request::decode(Route::ChatCompletions, body.clone())).expect("sound");
+            }
+        });
+        measure(&format!("request decode, prompt told, {} bytes", body.len()), TIMES, || {
+            for _ in 0..TIMES {
+                let decoded = Request::decode_telling(Route::ChatCompletions, body.clone(), 128 << 10, |piece| {
+                    black_box(piece);
+                    ControlFlow::Continue(())
+                });
+                black_box(decoded).expect("sound");
             }
         });
         let request = Request::decode(Route::ChatCompletions, body.clone()).expect("sound");

@@ -480,31 +480,65 @@ impl<'a> Scanner<'a> {
 /// Undoes the escapes of a string that was scanned, so all of them are sound.
 fn unescape(raw: &str, len: usize) -> String {
     let mut meant = String::with_capacity(len);
-    let mut rest = raw;
-    while let Some(at) = memchr::memchr(b'\\', rest.as_bytes()) {
-        meant.push_str(&rest[..at]);
-        let unit =
-            |from: usize| rest.get(from + 2..from + 6).and_then(|hex| u32::from_str_radix(hex, 16).ok()).unwrap_or(0);
-        let (character, length) = match rest.as_bytes()[at + 1] {
-            b'b' => ('\u{8}', 2),
-            b'f' => ('\u{c}', 2),
-            b'n' => ('\n', 2),
-            b'r' => ('\r', 2),
-            b't' => ('\t', 2),
-            b'u' => match unit(at) {
-                high @ 0xD800..=0xDBFF => {
-                    let code = 0x10000 + ((high - 0xD800) << 10) + (unit(at + 6).saturating_sub(0xDC00) & 0x3FF);
-                    (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), 12)
-                }
-                code => (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), 6),
-            },
-            other => (other as char, 2),
-        };
-        meant.push(character);
-        rest = &rest[at + length..];
+    for run in runs(raw) {
+        match run {
+            Run::Plain(plain) => meant.push_str(plain),
+            Run::Escaped(letter) => meant.push(letter),
+        }
     }
-    meant.push_str(rest);
     meant
+}
+
+/// A part of a string that was scanned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Run<'a> {
+    /// Without escapes: means itself.
+    Plain(&'a str),
+    /// What an escape means.
+    Escaped(char),
+}
+
+/// The parts of a string that was scanned, so all of its escapes are sound.
+pub(crate) fn runs(raw: &str) -> impl Iterator<Item = Run<'_>> {
+    let mut rest = raw;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (run, length) = match memchr::memchr(b'\\', rest.as_bytes()) {
+            Some(0) => {
+                let (letter, length) = escaped(rest);
+                (Run::Escaped(letter), length)
+            }
+            at => {
+                let length = at.unwrap_or(rest.len());
+                (Run::Plain(&rest[..length]), length)
+            }
+        };
+        rest = &rest[length..];
+        Some(run)
+    })
+}
+
+/// What the escape at the beginning of `text` means, and its length.
+fn escaped(text: &str) -> (char, usize) {
+    let unit =
+        |from: usize| text.get(from + 2..from + 6).and_then(|hex| u32::from_str_radix(hex, 16).ok()).unwrap_or(0);
+    match text.as_bytes()[1] {
+        b'b' => ('\u{8}', 2),
+        b'f' => ('\u{c}', 2),
+        b'n' => ('\n', 2),
+        b'r' => ('\r', 2),
+        b't' => ('\t', 2),
+        b'u' => match unit(0) {
+            high @ 0xD800..=0xDBFF => {
+                let code = 0x10000 + ((high - 0xD800) << 10) + (unit(6).saturating_sub(0xDC00) & 0x3FF);
+                (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), 12)
+            }
+            code => (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), 6),
+        },
+        other => (other as char, 2),
+    }
 }
 
 /// Appends `text` as a JSON string, quotes included.

@@ -14,6 +14,7 @@
 //! |---|---|
 //! | which path, which name | [`route`] |
 //! | what does the client want, what does the replica get | [`request`] |
+//! | what does the model read, in which order | [`Piece`] |
 //! | what does a replica's plain answer say | [`answer`] |
 //! | what does its failure mean | [`upstream_error`] |
 //! | what does the client see of a failure | [`error_body`] |
@@ -25,6 +26,7 @@ mod decode_error;
 mod edits;
 pub mod error_body;
 mod json;
+mod outline;
 mod prompt;
 pub mod request;
 pub mod route;
@@ -38,6 +40,7 @@ pub use answer::{Answer, decode_answer};
 pub use decode_error::DecodeError;
 pub use error_body::ErrorBody;
 pub use json::{Flaw, MAX_DEPTH};
+pub use outline::Piece;
 pub use request::{Request, ServiceTier, UpstreamRewrite};
 pub use route::Route;
 pub use segments::Segments;

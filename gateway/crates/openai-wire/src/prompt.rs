@@ -1,30 +1,38 @@
-//! How much text the model will read, counted while the body is scanned.
+//! How much text the model will read, counted (and its places noted) while the body is scanned.
 //!
 //! The count drives estimates of prefill time, so what matters is text: not the JSON around it, not base64 pictures, not
 //! ids. The list below names what is *not* text; everything else in a message is (tool results, arguments, names).
 
 use crate::json::{JsonError, Kind, Scanner};
+use crate::outline::{Outline, Place};
 
 /// A token id in a prompt of ids stands for about this many bytes of text (English, common vocabularies).
 const BYTES_PER_TOKEN_ID: u64 = 4;
 
 /// What the model will read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Bytes of text.
     pub bytes: u64,
     /// Whether a picture is among it.
     pub images: bool,
+    /// Where it stands.
+    pub outline: Outline,
 }
 
 impl Tally {
     /// Counts the text in the next value.
     pub fn count(&mut self, scanner: &mut Scanner<'_>) -> Result<(), JsonError> {
         match scanner.kind()? {
-            Kind::Text => self.bytes += scanner.text()?.len() as u64,
+            Kind::Text => {
+                let place = string(scanner)?;
+                self.bytes += place.meant as u64;
+                self.outline.text(place);
+            }
             Kind::Number => {
-                scanner.number()?;
+                let length = scanner.number()?.len();
                 self.bytes += BYTES_PER_TOKEN_ID;
+                self.outline.token(scanner.at() - length..scanner.at());
             }
             Kind::Array => {
                 let mut open = scanner.array()?;
@@ -40,7 +48,9 @@ impl Tally {
 
     /// Counts a value that the model reads as JSON text: tools, a decision's state.
     pub fn count_json(&mut self, scanner: &mut Scanner<'_>) -> Result<(), JsonError> {
-        self.bytes += scanner.skip()?.len() as u64;
+        let range = scanner.skip()?;
+        self.bytes += range.len() as u64;
+        self.outline.json(range);
         Ok(())
     }
 
@@ -54,16 +64,22 @@ impl Tally {
                 }
                 "image_url" => {
                     self.images = true;
-                    scanner.skip()?;
+                    self.outline.data(scanner.skip()?);
                 }
-                "role" | "type" | "id" | "call_id" | "tool_call_id" | "tool_use_id" | "source" | "input_audio"
-                | "file" | "file_data" | "file_id" | "cache_control" | "status" | "detail" | "signature"
-                | "encrypted_content" => {
-                    scanner.skip()?;
-                }
+                "source" | "input_audio" | "file" | "file_data" | "file_id" => self.outline.data(scanner.skip()?),
+                "role" if scanner.kind()? == Kind::Text => self.outline.role(string(scanner)?.range),
+                "role" | "type" | "id" | "call_id" | "tool_call_id" | "tool_use_id" | "cache_control" | "status"
+                | "detail" | "signature" | "encrypted_content" => scanner.pass()?,
                 _ => self.count(scanner)?,
             }
         }
         Ok(())
     }
+}
+
+/// Reads a string and says where it stood, between its quotes.
+fn string(scanner: &mut Scanner<'_>) -> Result<Place, JsonError> {
+    let text = scanner.text()?;
+    let end = scanner.at() - 1;
+    Ok(Place { range: end - text.raw.len()..end, meant: text.len() })
 }

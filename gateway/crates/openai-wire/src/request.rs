@@ -11,12 +11,13 @@
 use crate::decode_error::DecodeError;
 use crate::edits::{Edits, MemberCuts};
 use crate::json::{Flaw, JsonError, Kind, Scanner, position, quoted};
+use crate::outline::{Outline, Piece, Section};
 use crate::prompt::Tally;
 use crate::route::Route;
 use crate::segments::Segments;
 use bytes::Bytes;
 use std::borrow::Cow;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 /// Longest model name accepted, in bytes. Replicas name models by file path; a path is at most 255 bytes a component.
 const MAX_MODEL_NAME: usize = 512;
@@ -112,11 +113,29 @@ impl Request {
     /// [`DecodeError`] if it is not strict JSON in UTF-8 of at most [`crate::MAX_DEPTH`] levels, lacks what the route
     /// needs, repeats a parameter, or holds a value that cannot be meant.
     pub fn decode(route: Route, body: Bytes) -> Result<Self, DecodeError> {
+        Self::decode_telling(route, body, 0, |_| ControlFlow::Break(()))
+    }
+
+    /// [`decode`](Self::decode), and tells `visit` what the model reads, in the order in which it does (system, tools,
+    /// messages), until `visit` has enough. The first `limit` bytes are told; of pictures and files only what tells them
+    /// apart; of embeddings and rankings, which leave nothing on a phone that another request could use, nothing.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode).
+    pub fn decode_telling(
+        route: Route,
+        body: Bytes,
+        limit: usize,
+        visit: impl FnMut(Piece<'_>) -> ControlFlow<()>,
+    ) -> Result<Self, DecodeError> {
         let text = std::str::from_utf8(&body).map_err(|error| {
             let (line, column) = position(&body, error.valid_up_to());
             DecodeError::Encoding { line, column }
         })?;
-        let facts = Facts::read(route, text).map_err(|stop| stop.locate(text))?;
+        let leaves_something = !matches!(route, Route::Embeddings | Route::Rerank);
+        let outline = Outline::new(if leaves_something { limit } else { 0 });
+        let mut facts = Facts::read(route, text, outline).map_err(|stop| stop.locate(text))?;
+        std::mem::take(&mut facts.tally.outline).read(text, visit);
         facts.into_request(route, body)
     }
 
@@ -217,10 +236,12 @@ enum Field {
     Documents,
     State,
     Questions,
-    /// More text the model reads.
-    Text,
-    /// Text the model reads as JSON.
-    Json,
+    /// Text that the model reads before all other.
+    Lead,
+    /// Text that the model reads after all other.
+    Tail,
+    /// Tools: text that the model reads as JSON.
+    Tools,
     /// Ours or the engine's own; never passed on.
     Private,
     Other,
@@ -245,10 +266,10 @@ impl Field {
             "documents" | "texts" if route == R::Rerank => Self::Documents,
             "state" if route == R::SystemOne => Self::State,
             "questions" if route == R::SystemOne => Self::Questions,
-            "instructions" if route == R::Responses => Self::Text,
-            "system" if route == R::Messages => Self::Text,
-            "suffix" if route == R::Completions => Self::Text,
-            "tools" | "functions" => Self::Json,
+            "instructions" if route == R::Responses => Self::Lead,
+            "system" if route == R::Messages => Self::Lead,
+            "suffix" if route == R::Completions => Self::Tail,
+            "tools" | "functions" => Self::Tools,
             // Engine controls: slot choice, adapters, debugging output and pings are the gateway's business; switching the
             // prompt cache off makes the next prefill cost minutes.
             "id_slot" | "slot_id" | "lora" | "verbose" | "__verbose" | "sse_ping_interval" | "return_progress"
@@ -264,6 +285,17 @@ impl Field {
             | "extra_query"
             | "extra_body" => Self::Private,
             _ => Self::Other,
+        }
+    }
+
+    /// Where the model reads it, among the others.
+    fn section(self) -> Section {
+        match self {
+            // One state is asked many questions.
+            Self::Lead | Self::State => Section::Lead,
+            Self::Tools => Section::Tools,
+            Self::Tail => Section::Tail,
+            _ => Section::Body,
         }
     }
 
@@ -285,7 +317,7 @@ impl Field {
             Self::Documents => "documents",
             Self::State => "state",
             Self::Questions => "questions",
-            Self::Text | Self::Json | Self::Private | Self::Other => return None,
+            Self::Lead | Self::Tail | Self::Tools | Self::Private | Self::Other => return None,
         })
     }
 }
@@ -341,7 +373,7 @@ struct Facts {
 }
 
 impl Facts {
-    fn read(route: Route, text: &str) -> Result<Self, Stop> {
+    fn read(route: Route, text: &str, outline: Outline) -> Result<Self, Stop> {
         let mut scanner = Scanner::new(text);
         let kind = scanner.kind()?;
         if kind != Kind::Object {
@@ -350,7 +382,7 @@ impl Facts {
             scanner.finish()?;
             return Err(DecodeError::NotAnObject { found: kind.name() }.into());
         }
-        let mut facts = Self::default();
+        let mut facts = Self { tally: Tally { outline, ..Tally::default() }, ..Self::default() };
         let mut cuts = MemberCuts::default();
         let mut open = scanner.object()?;
         facts.layout.front = open.start + 1;
@@ -378,6 +410,7 @@ impl Facts {
     }
 
     fn field(&mut self, route: Route, field: Field, scanner: &mut Scanner<'_>) -> Result<(), Stop> {
+        self.tally.outline.enter(field.section());
         match field {
             Field::Model => self.model(scanner)?,
             Field::Stream => self.stream(route, scanner)?,
@@ -407,8 +440,8 @@ impl Facts {
                 expect(scanner, Kind::Object, "questions", "an object of questions")?;
                 self.tally.count_json(scanner)?;
             }
-            Field::State | Field::Json => self.tally.count_json(scanner)?,
-            Field::Text => self.tally.count(scanner)?,
+            Field::State | Field::Tools => self.tally.count_json(scanner)?,
+            Field::Lead | Field::Tail => self.tally.count(scanner)?,
             Field::StreamOptions | Field::Private | Field::Other => scanner.pass()?,
         }
         Ok(())
@@ -502,7 +535,9 @@ impl Facts {
                 let param = Cow::Owned(format!("{param}[{index}]"));
                 return Err(DecodeError::Type { param, expected, found: kind.name() }.into());
             }
+            self.tally.outline.message();
             self.tally.count(scanner)?;
+            self.tally.outline.message_over(|role| scanner.slice(role));
             index += 1;
         }
         if index == 0 { Err(DecodeError::EmptyArray { param }.into()) } else { Ok(()) }

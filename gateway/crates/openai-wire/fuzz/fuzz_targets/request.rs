@@ -1,16 +1,27 @@
-//! `Request::decode`: no panic; what is accepted is JSON for another parser too, and so is what a replica gets, under the
-//! replica's own model name. Run with `cargo +nightly fuzz run request` from the crate's folder.
+//! `Request::decode`: no panic; the prompt that is told counts as much as what was counted; what is accepted is JSON for
+//! another parser too, and so is what a replica gets, under the replica's own model name. Run with `cargo +nightly fuzz run request` from the crate's folder.
 #![no_main]
+
+use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use openai_wire::{Request, Route, UpstreamRewrite};
+use openai_wire::{Piece, Request, Route, UpstreamRewrite};
 use serde_json::Value;
 
 fuzz_target!(|input: &[u8]| {
     let Some((&which, body)) = input.split_first() else { return };
     let route = Route::ALL[usize::from(which) % Route::ALL.len()];
-    let Ok(request) = Request::decode(route, Bytes::copy_from_slice(body)) else { return };
+    let mut told = 0;
+    let decoded = Request::decode_telling(route, Bytes::copy_from_slice(body), usize::MAX, |piece| {
+        told += match piece {
+            Piece::Text(text) => text.len() as u64,
+            Piece::Mark { text, .. } => text as u64,
+        };
+        ControlFlow::Continue(())
+    });
+    let Ok(request) = decoded else { return };
+    assert!(told == request.prompt_bytes || matches!(route, Route::Embeddings | Route::Rerank));
     for ask_usage in [false, true] {
         let sent = request.upstream_body(&UpstreamRewrite { model: "replica", ask_usage }).to_bytes();
         // One level at the very limit is all by which the two parsers differ.

@@ -5,5 +5,6 @@ mod chat_streams;
 mod errors;
 mod events;
 mod named_streams;
+mod prompts;
 mod requests;
 mod splitting;
