@@ -1,7 +1,11 @@
 //! The command line.
 
+mod sim;
+
+pub(crate) use sim::{Choice, Compare, Replay, Sim, chosen, players, runs};
+
 use crate::scenario::{Arrivals, Scenario, parse_seconds};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, error::ErrorKind};
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -35,6 +39,31 @@ pub(crate) enum Command {
     /// Over HTTP, against a running gateway or, with --self, one of its own.
     #[command(after_help = EXAMPLES)]
     Live(Live),
+    /// In virtual time: the gateway's scheduler, or another policy, and modelled phones.
+    #[command(after_help = sim::sim_help())]
+    Sim(Sim),
+    /// In virtual time, several policies side by side, with what no policy can beat.
+    #[command(after_help = sim::compare_help())]
+    Compare(Compare),
+    /// A record of a gateway's scheduler, played again exactly.
+    Replay(Replay),
+}
+
+impl Cli {
+    /// Reads the command line.
+    ///
+    /// # Errors
+    /// Help that was asked for, or what is wrong.
+    pub(crate) fn read() -> Result<Self, clap::Error> {
+        let cli = Self::try_parse()?;
+        match &cli.command {
+            Command::Sim(sim) if sim.scenarios.is_empty() && !sim.policies.contains(&Choice::List) => {
+                let why = "expected at least one scenario FILE, such as scenarios/sim/dev-review-100-70.json\n";
+                Err(Self::command().error(ErrorKind::MissingRequiredArgument, why))
+            }
+            _ => Ok(cli),
+        }
+    }
 }
 
 /// `loadtest live`.
@@ -145,7 +174,6 @@ fn share_clients(scenario: &mut Scenario, wanted: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_well_formed() {

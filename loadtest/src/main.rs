@@ -8,23 +8,29 @@
 //! | how a scenario is played over HTTP | [`live`] |
 //! | what is remembered of each request, and of the fleet | [`ledger`], [`observed`] |
 //! | what comes of it: table, JSON, page | [`report`] |
+//! | how a scenario is played in virtual time | [`sim`] |
+//! | how policies are shown side by side | [`compare`] |
+//! | what a gateway's record says | [`replay`] |
 //!
-//! Scenario, records and report know nothing of HTTP: another way of playing fills the same records.
+//! Scenario, records and report know nothing of HTTP. Scenarios of virtual time have a form of their own, that of
+//! [`simulation::scenario`]: what they compare are policies on phones as they are, not a gateway's answers to faults.
 
 mod cli;
 mod client;
 mod clock;
+mod compare;
 mod ledger;
 mod live;
 mod observed;
+mod replay;
 mod report;
 mod scenario;
+mod sim;
 mod tasks;
 mod words;
 mod workload;
 
 use anyhow::{Context as _, bail};
-use clap::Parser as _;
 use client::{Check, Pool};
 use live::{Admin, Control, Fleet, KEY, Own, Play, Setting};
 use report::Report;
@@ -36,14 +42,20 @@ use std::{
 };
 
 fn main() -> ExitCode {
-    let cli::Command::Live(options) = match cli::Cli::try_parse() {
+    let command = match cli::Cli::read() {
         Ok(cli) => cli.command,
         Err(error) => {
             error.print().ok();
             return if error.use_stderr() { ExitCode::from(64) } else { ExitCode::SUCCESS };
         }
     };
-    match run(&options) {
+    let well = match &command {
+        cli::Command::Live(options) => live(options),
+        cli::Command::Sim(options) => sim::run(options),
+        cli::Command::Compare(options) => compare::run(options),
+        cli::Command::Replay(options) => replay::run(options),
+    };
+    match well {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -53,7 +65,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: &cli::Live) -> anyhow::Result<bool> {
+fn live(options: &cli::Live) -> anyhow::Result<bool> {
     let mut scenario = read_scenario(&options.scenario)?;
     options.apply(&mut scenario);
     // Clients alone are cheapest on one thread; the phones of --self are work for a second.

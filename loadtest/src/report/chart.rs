@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 /// How values become positions.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Scale {
+pub(crate) enum Scale {
     /// Evenly, from the first to the second.
     Linear(f64, f64),
     /// By the logarithm; both above 0.
@@ -17,13 +17,13 @@ pub(super) enum Scale {
 
 impl Scale {
     /// From 0 to a little above `max`.
-    pub(super) fn up_to(max: f64) -> Self {
+    pub(crate) fn up_to(max: f64) -> Self {
         let step = step_for(max.max(1e-9), 5.0);
         Self::Linear(0.0, (max.max(1e-9) / step).ceil() * step)
     }
 
     /// Whole steps of 1, 2, 5 around all of `values` above 0.
-    pub(super) fn log_around(values: impl Iterator<Item = f64>) -> Self {
+    pub(crate) fn log_around(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = values
             .filter(|value| *value > 0.0)
             .fold((f64::INFINITY, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
@@ -35,7 +35,8 @@ impl Scale {
         if up > down { Self::Log(down, up) } else { Self::Log(down / 2.0, up * 2.0) }
     }
 
-    fn share(self, value: f64) -> f64 {
+    /// Where a value lies, from 0 to 1.
+    pub(crate) fn share(self, value: f64) -> f64 {
         let share = match self {
             Self::Linear(low, high) => (value - low) / (high - low),
             Self::Log(low, high) => (value.max(low) / low).ln() / (high / low).ln(),
@@ -43,7 +44,8 @@ impl Scale {
         share.clamp(0.0, 1.0)
     }
 
-    fn ticks(self) -> Vec<f64> {
+    /// Round values to mark.
+    pub(crate) fn ticks(self) -> Vec<f64> {
         match self {
             Self::Linear(low, high) => {
                 let step = step_for(high - low, 5.0);
@@ -87,7 +89,7 @@ const TOP: f64 = 12.0;
 const BOTTOM: f64 = 38.0;
 
 /// A chart being drawn.
-pub(super) struct Chart {
+pub(crate) struct Chart {
     svg: String,
     x: Scale,
     y: Scale,
@@ -96,7 +98,7 @@ pub(super) struct Chart {
 impl Chart {
     /// Axes with a grid. `label` says what the chart shows, for those who don't see it; `x_name` stands under the axis;
     /// `mark` writes the ticks of each axis.
-    pub(super) fn new(label: &str, x: Scale, y: Scale, x_name: &str, mark: [fn(f64) -> String; 2]) -> Self {
+    pub(crate) fn new(label: &str, x: Scale, y: Scale, x_name: &str, mark: [fn(f64) -> String; 2]) -> Self {
         let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">", escape(label));
         let mut chart = Self { svg: String::new(), x, y };
         for tick in y.ticks() {
@@ -149,19 +151,25 @@ impl Chart {
     }
 
     /// A line through points.
-    pub(super) fn line(&mut self, class: &str, points: &[(f64, f64)]) {
+    pub(crate) fn line(&mut self, class: &str, points: &[(f64, f64)]) {
         let path = self.path(points.iter().copied());
         write!(self.svg, "<path class=\"line {class}\" d=\"{path}\"/>").ok();
     }
 
+    /// A line through points that says its name on hover.
+    pub(crate) fn named_line(&mut self, class: &str, name: &str, points: &[(f64, f64)]) {
+        let path = self.path(points.iter().copied());
+        write!(self.svg, "<path class=\"line {class}\" d=\"{path}\"><title>{}</title></path>", escape(name)).ok();
+    }
+
     /// The area between two curves over the same places.
-    pub(super) fn area(&mut self, class: &str, low: &[(f64, f64)], high: &[(f64, f64)]) {
+    pub(crate) fn area(&mut self, class: &str, low: &[(f64, f64)], high: &[(f64, f64)]) {
         let path = self.path(high.iter().copied().chain(low.iter().rev().copied()));
         write!(self.svg, "<path class=\"area {class}\" d=\"{path}Z\"/>").ok();
     }
 
     /// A bar from `low` to `high` over the places `from..to`.
-    pub(super) fn bar(&mut self, class: &str, from: f64, to: f64, low: f64, high: f64) {
+    pub(crate) fn bar(&mut self, class: &str, from: f64, to: f64, low: f64, high: f64) {
         let (left, right) = (self.x_of(from), self.x_of(to));
         let (top, bottom) = (self.y_of(high), self.y_of(low));
         let gap = if right - left > 4.0 { 0.8 } else { 0.0 };
@@ -174,7 +182,7 @@ impl Chart {
     }
 
     /// A dot, or a cross for what went wrong.
-    pub(super) fn dot(&mut self, class: &str, x: f64, y: f64, cross: bool) {
+    pub(crate) fn dot(&mut self, class: &str, x: f64, y: f64, cross: bool) {
         let (x, y) = (self.x_of(x), self.y_of(y));
         if cross {
             write!(self.svg, "<path class=\"cross\" d=\"M{:.1} {:.1}l6 6m0-6l-6 6\"/>", x - 3.0, y - 3.0).ok();
@@ -184,7 +192,7 @@ impl Chart {
     }
 
     /// A mark over the whole height at a place, with a text that shows on hover.
-    pub(super) fn event(&mut self, at: f64, text: &str) {
+    pub(crate) fn event(&mut self, at: f64, text: &str) {
         let x = self.x_of(at);
         let bottom = HEIGHT - BOTTOM;
         write!(
@@ -196,7 +204,7 @@ impl Chart {
     }
 
     /// A text that shows on hover over the places `from..to`.
-    pub(super) fn hint(&mut self, from: f64, to: f64, text: &str) {
+    pub(crate) fn hint(&mut self, from: f64, to: f64, text: &str) {
         let (left, right) = (self.x_of(from), self.x_of(to));
         let height = HEIGHT - BOTTOM - TOP;
         write!(
@@ -209,7 +217,7 @@ impl Chart {
     }
 
     /// The finished SVG.
-    pub(super) fn finish(mut self) -> String {
+    pub(crate) fn finish(mut self) -> String {
         self.svg.push_str("</svg>");
         self.svg
     }

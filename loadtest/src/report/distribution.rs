@@ -64,7 +64,7 @@ impl Serialize for Distribution {
 }
 
 /// Its points with `ttft_` before their names.
-pub(super) fn ttft<S: Serializer>(times: &Distribution, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn ttft<S: Serializer>(times: &Distribution, serializer: S) -> Result<S::Ok, S::Error> {
     times.write("ttft_", serializer)
 }
 

@@ -31,11 +31,16 @@ pub(crate) fn page(report: &Report) -> String {
         )
         .ok();
     }
+    shell(&report.scenario, &body)
+}
+
+/// A page around its contents, with the style of all pages.
+pub(crate) fn shell(title: &str, body: &str) -> String {
     format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width,initial-scale=1\"><title>{} – load test</title><style>{STYLE}</style></head>\
          <body><main>{body}</main></body></html>\n",
-        escape(&report.scenario)
+        escape(title)
     )
 }
 
@@ -63,7 +68,7 @@ fn header(out: &mut String, report: &Report) {
 }
 
 /// `2026-11-30 09:15` of seconds since 1970 (Howard Hinnant's days-to-civil algorithm).
-fn date(unix: u64) -> String {
+pub(crate) fn date(unix: u64) -> String {
     let (days, seconds) = (unix / 86_400 + 719_468, unix % 86_400);
     let era = days / 146_097;
     let day_of_era = days % 146_097;
@@ -154,11 +159,14 @@ fn classes(out: &mut String, report: &Report) {
     out.push_str("</table></div></section>");
 }
 
-fn figure(out: &mut String, plot: &Plot) {
+/// A plot with its title and legend.
+pub(crate) fn figure(out: &mut String, plot: &Plot) {
     write!(
         out,
         "<figure><figcaption><h2>{}</h2><p class=\"note\">{}</p></figcaption>{}<p class=\"legend\">",
-        plot.title, plot.note, plot.svg
+        escape(&plot.title),
+        plot.note,
+        plot.svg
     )
     .ok();
     for (class, name) in &plot.legend {

@@ -13,11 +13,12 @@ mod table;
 mod text;
 
 pub(crate) use build::{Meta, build};
-pub(crate) use distribution::Distribution;
-pub(crate) use html::page;
-pub(crate) use table::print;
-
-use plots::Plot;
+pub(crate) use chart::{Chart, Scale};
+pub(crate) use distribution::{Distribution, ttft};
+pub(crate) use html::{date, figure, page, shell};
+pub(crate) use plots::{Plot, colour, percent, tick_time};
+pub(crate) use table::{grid, print};
+pub(crate) use text::{escape, number, time, time_or_dash};
 
 use crate::observed::{Event, Sample};
 use serde::{Serialize, Serializer};

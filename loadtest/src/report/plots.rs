@@ -5,22 +5,22 @@ use super::{
     chart::{Chart, Scale},
     text::{escape, number, time},
 };
-use std::fmt::Write as _;
+use std::{borrow::Cow, fmt::Write as _};
 
 /// A plot with its title, a line on how to read it, and its legend.
-pub(super) struct Plot {
+pub(crate) struct Plot {
     /// What it shows.
-    pub(super) title: &'static str,
+    pub(crate) title: Cow<'static, str>,
     /// How to read it.
-    pub(super) note: &'static str,
+    pub(crate) note: &'static str,
     /// Colour class and name of each series.
-    pub(super) legend: Vec<(String, String)>,
+    pub(crate) legend: Vec<(String, String)>,
     /// The drawing.
-    pub(super) svg: String,
+    pub(crate) svg: String,
 }
 
 /// Colour class of a class of work.
-pub(super) fn colour(index: usize) -> String {
+pub(crate) fn colour(index: usize) -> String {
     format!("c{}", index % 6)
 }
 
@@ -44,11 +44,13 @@ fn seconds(value: f64) -> String {
     number((value * 1000.0).round() / 1000.0)
 }
 
-fn tick_time(value: f64) -> String {
+/// A time at the tick of an axis.
+pub(crate) fn tick_time(value: f64) -> String {
     if value >= 1.0 { format!("{} s", number(value)) } else { format!("{} ms", number((value * 1e6).round() / 1e3)) }
 }
 
-fn percent(value: f64) -> String {
+/// A share at the tick of an axis.
+pub(crate) fn percent(value: f64) -> String {
     format!("{:.0} %", value * 100.0)
 }
 
@@ -91,7 +93,7 @@ fn throughput(report: &Report) -> Plot {
     }
     events(&mut chart, report);
     Plot {
-        title: "Answers a second",
+        title: "Answers a second".into(),
         note: "Whole answers, by class, when they ended.",
         legend: legend(report),
         svg: chart.finish(),
@@ -114,7 +116,7 @@ fn requests(report: &Report) -> Plot {
         legend.push(("bad".to_owned(), "failed".to_owned()));
     }
     let note = "Each dot a request: when it started, how long it took. The slowest are always shown.";
-    Plot { title: "Every request", note, legend, svg: chart.finish() }
+    Plot { title: "Every request".into(), note, legend, svg: chart.finish() }
 }
 
 fn cumulative(report: &Report, title: &'static str, times: fn(&super::ClassReport) -> &Distribution) -> Option<Plot> {
@@ -133,7 +135,7 @@ fn cumulative(report: &Report, title: &'static str, times: fn(&super::ClassRepor
         legend.push((colour(index), format!("{}: p50 {}, p99 {}", class.name, at(0.5), at(0.99))));
     }
     Some(Plot {
-        title,
+        title: title.into(),
         note: "Share of the answers that came within this time. Further left is better.",
         legend,
         svg: chart.finish(),
@@ -161,7 +163,7 @@ fn failures(report: &Report) -> Option<Plot> {
     events(&mut chart, report);
     let legend =
         report.kinds.iter().enumerate().map(|(index, kind)| (format!("e{}", index % 6), kind.clone())).collect();
-    Some(Plot { title: "Errors", note: "By kind, when the client saw them.", legend, svg: chart.finish() })
+    Some(Plot { title: "Errors".into(), note: "By kind, when the client saw them.", legend, svg: chart.finish() })
 }
 
 fn in_flight(report: &Report) -> Plot {
@@ -179,7 +181,7 @@ fn in_flight(report: &Report) -> Plot {
     }
     events(&mut chart, report);
     let note = "The distance between the lines is the gateway's queue.";
-    Plot { title: "Requests under way", note, legend, svg: chart.finish() }
+    Plot { title: "Requests under way".into(), note, legend, svg: chart.finish() }
 }
 
 fn slots(report: &Report) -> Option<Plot> {
@@ -201,7 +203,7 @@ fn slots(report: &Report) -> Option<Plot> {
         [("capacity", "slots of phones that are well"), ("c2", "busy slots"), ("bad", "requests waiting on a phone")];
     let legend = legend.map(|(class, name)| (class.to_owned(), name.to_owned())).to_vec();
     let note = "Red should stay at 0: no phone gets more than its slots hold.";
-    Some(Plot { title: "Slots", note, legend, svg: chart.finish() })
+    Some(Plot { title: "Slots".into(), note, legend, svg: chart.finish() })
 }
 
 /// Every phone as a cell, darker the busier it was.

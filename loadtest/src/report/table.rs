@@ -82,7 +82,7 @@ fn classes(report: &Report) -> Vec<Vec<String>> {
 }
 
 /// Columns as wide as they must be; the first to the left, the others to the right.
-fn grid(out: &mut dyn Write, rows: &[Vec<String>]) -> io::Result<()> {
+pub(crate) fn grid(out: &mut dyn Write, rows: &[Vec<String>]) -> io::Result<()> {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();

@@ -1,7 +1,7 @@
 //! Numbers and foreign text as people read them.
 
 /// A time with three significant digits: `1.23 s`, `45.6 ms`, `2 min 05 s`.
-pub(super) fn time(seconds: f64) -> String {
+pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         0.0 => "0 s".to_owned(),
         s if s >= 100.0 => format!("{:.0} min {:02.0} s", (s / 60.0).floor(), s.rem_euclid(60.0).floor()),
@@ -14,12 +14,12 @@ pub(super) fn time(seconds: f64) -> String {
 }
 
 /// A time, or a dash.
-pub(super) fn time_or_dash(seconds: Option<f64>) -> String {
+pub(crate) fn time_or_dash(seconds: Option<f64>) -> String {
     seconds.map_or_else(|| "–".to_owned(), time)
 }
 
 /// A number with thin spaces between thousands and no more digits than matter.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     if value.fract() != 0.0 && value.abs() < 1000.0 {
         let digits = if value.abs() < 1.0 { 3 } else { 2 };
         return format!("{value:.digits$}");
@@ -36,7 +36,7 @@ pub(super) fn number(value: f64) -> String {
 }
 
 /// Text from the other side, without what a terminal or an editor might obey.
-pub(super) fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let obeyed = |c: char| {
         c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
@@ -44,7 +44,7 @@ pub(super) fn plain(text: &str) -> String {
 }
 
 /// Text inside HTML and its quoted attributes.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in plain(text).chars() {
         match c {
