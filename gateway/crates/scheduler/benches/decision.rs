@@ -9,8 +9,8 @@ use std::{
 };
 
 use scheduler::{
-    AttemptId, Class, Effect, Event, HardFailure, ModelId, Outcome, RelayId, ReplicaId, ReplicaSpec, Report, RequestId,
-    Prefix, RequestSpec, RouteSet, Scheduler, SchedulerConfig, SoftFailure, TenantId, Timestamp, Timings,
+    AttemptId, Class, Effect, Event, HardFailure, ModelId, Outcome, Prefix, RelayId, ReplicaId, ReplicaSpec, Report,
+    RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, SoftFailure, TenantId, Timestamp, Timings,
 };
 
 const REPLICAS: u32 = 1_000;

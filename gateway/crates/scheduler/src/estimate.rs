@@ -3,7 +3,13 @@
 
 use std::time::Duration;
 
-use crate::{event::Class, id::ModelId, scheduler::Scheduler, selection::UNMEASURED_SERVICE, time::Timestamp};
+use crate::{
+    event::Class,
+    id::{ModelId, RequestId},
+    scheduler::Scheduler,
+    selection::UNMEASURED_SERVICE,
+    time::Timestamp,
+};
 
 /// Bounds of `Retry-After`: sooner is a busy loop, later makes one official client raise and the other sleep.
 const RETRY_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -22,6 +28,18 @@ impl Scheduler {
         let service = pool.service.get().unwrap_or(UNMEASURED_SERVICE.as_secs_f64());
         let seconds = (ahead + 1) as f64 * service / pool.serving_slots as f64;
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+    }
+
+    /// Whether a request on its arrival may be told that it would wait in vain: even half of the estimate is more than its
+    /// class or its deadline allows.
+    pub(crate) fn is_hopeless(&self, id: RequestId, now: Timestamp) -> bool {
+        let Some(spec) = self.requests.get(&id).map(|request| &request.spec) else { return false };
+        let Some(pool) = self.pool.models.get(&spec.model).filter(|pool| pool.serving_slots > 0) else { return false };
+        let age = self.config.queue.max_age.get(spec.class as usize).copied().flatten();
+        let deadline = spec.deadline.map(|at| at.since(now));
+        let Some(allowed) = age.into_iter().chain(deadline).min() else { return false };
+        // Without a measured answer the estimate is a guess, and nobody is refused for a guess.
+        pool.service.get().is_some() && self.estimate_wait(spec.model, spec.class, now) / 2 > allowed
     }
 
     pub(crate) fn retry_after(&self, model: ModelId, class: Class, now: Timestamp) -> Duration {

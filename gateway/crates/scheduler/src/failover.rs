@@ -22,9 +22,7 @@ impl Scheduler {
         now: Timestamp,
     ) {
         let Some(attempt) = self.attempts.get(&id).copied() else { return };
-        if let Some(timings) = timings {
-            self.pool.measure(attempt.replica, &timings, self.config.policy, &mut self.rng);
-        }
+        self.study(id, outcome, timings.as_ref(), now);
         self.release(id, now);
         let next = retry::next(outcome, content_sent);
         if !matches!(outcome, Outcome::Success | Outcome::RequestFault) {
@@ -89,7 +87,7 @@ impl Scheduler {
 
     /// Another attempt now, if a slot and the budget allow, or a place at the front of the queue.
     fn retry(&mut self, id: RequestId, now: Timestamp) {
-        match self.choose(id) {
+        match self.choose(id, now) {
             Some(replica) if self.budget.has_room(&self.config.retry) => self.dispatch(id, replica, now),
             choice => {
                 self.starved |= choice.is_some();
@@ -155,7 +153,7 @@ impl Scheduler {
         let mut waiting: Vec<_> = retries.map(|place| place.request).collect();
         waiting.sort_by_key(|id| self.requests.get(id).map(|request| (request.spec.class, request.order)));
         for id in waiting {
-            let Some(replica) = self.choose(id) else { continue };
+            let Some(replica) = self.choose(id, now) else { continue };
             if !self.budget.has_room(&self.config.retry) {
                 self.starved = true;
                 return;

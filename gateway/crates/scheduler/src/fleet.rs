@@ -237,6 +237,7 @@ impl Scheduler {
             (replica.health.take_probe(), replica.health.probe_at, replica.health.why)
         });
         let Some((probe, probe_at, why)) = verdict else { return };
+        self.note_service(id, now);
         self.changed(id, from, why);
         self.timers.set(Timer::Probe(id), probe_at);
         if probe {

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use crate::{
+    config::Policy,
     copies::Copies,
+    course::Course,
     effect::{CancelReason, Effect, ShedReason},
     event::{Outcome, RequestSpec, SoftFailure},
     id::{AttemptId, ModelId, ReplicaId, RequestId},
@@ -28,7 +30,9 @@ impl Scheduler {
             return;
         }
         self.arrivals += 1;
-        let request = self.requests.entry(id).or_insert(Request::new(spec, self.arrivals, now));
+        self.requests.insert(id, Request::new(spec, self.arrivals, now));
+        self.plan(id, now);
+        let Some(request) = self.requests.get(&id) else { return };
         let spec = &request.spec;
         if spec.deadline.is_some_and(|deadline| deadline <= now) {
             return self.reject(id, ShedReason::Deadline, now);
@@ -36,8 +40,9 @@ impl Scheduler {
         if self.pool.surely_too_long(spec.model, spec.prompt_tokens) {
             return self.reject(id, ShedReason::ContextExceeded, now);
         }
-        match self.choose(id) {
+        match self.choose(id, now).or_else(|| self.make_room(id, now)) {
             Some(replica) => self.dispatch(id, replica, now),
+            None if self.is_hopeless(id, now) => self.reject(id, ShedReason::Hopeless, now),
             None if self.queue_is_full(id) => self.reject(id, ShedReason::QueueFull, now),
             None => self.enqueue(id, now),
         }
@@ -74,17 +79,20 @@ impl Scheduler {
             let spec = &self.requests.get(&attempt.request)?.spec;
             let speeds = &self.pool.replicas.get(&attempt.replica)?.speeds;
             // A plain answer shows no first token, so its writing counts as well.
-            let writing = f64::from(spec.max_output.unwrap_or(256)) / speeds.decode()?;
-            Some(f64::from(spec.prompt_tokens) / speeds.prefill()? + writing)
+            let writing = f64::from(spec.max_output.unwrap_or(256)) / speeds.decode.measured()?;
+            Some(f64::from(spec.prompt_tokens) / speeds.prefill.measured()? + writing)
         };
         let patience = |own: f64| (OVERDUE_FACTOR * own).max(OVERDUE_MIN.as_secs_f64());
         !attempt.first_token && own().is_some_and(|own| now.since(attempt.started).as_secs_f64() > patience(own))
     }
 
     pub(crate) fn first_token(&mut self, id: AttemptId, now: Timestamp) {
+        let Some(replica) = self.attempts.get(&id).map(|attempt| attempt.replica) else { return };
+        self.touch(replica, now);
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let Some(request) = self.requests.get(&attempt.request) else { return };
         attempt.first_token = true;
+        attempt.course.first_token.get_or_insert(now);
         attempt.committed = request.spec.stream;
         let Attempt { request, replica, committed, .. } = *attempt;
         if committed {
@@ -93,9 +101,27 @@ impl Scheduler {
         self.seen_alive(replica, now);
     }
 
-    /// The replica for a request, if one is free. A request that already lost an attempt does not gamble on a doubtful
+    /// The engine says how far it has read.
+    pub(crate) fn progress(&mut self, id: AttemptId, read_tokens: u32, cached_tokens: u32, now: Timestamp) {
+        let Some(replica) = self.attempts.get(&id).map(|attempt| attempt.replica) else { return };
+        self.touch(replica, now);
+        if let Some(attempt) = self.attempts.get_mut(&id) {
+            attempt.course.progress = Some((f64::from(read_tokens), f64::from(cached_tokens)));
+        }
+        self.seen_alive(replica, now);
+    }
+
+    /// The replica on which a request starts now, if any.
+    pub(crate) fn choose(&mut self, id: RequestId, now: Timestamp) -> Option<ReplicaId> {
+        match self.config.policy {
+            Policy::LeastWork => self.place(id, now),
+            Policy::LeastBusy | Policy::RoundRobin => self.free_for(id),
+        }
+    }
+
+    /// The first replica by rank that is free for a request. A request that already lost an attempt does not gamble on a doubtful
     /// replica while a sound one serves: right after many phones died the dead ones are the free ones.
-    pub(crate) fn choose(&self, id: RequestId) -> Option<ReplicaId> {
+    pub(crate) fn free_for(&self, id: RequestId) -> Option<ReplicaId> {
         let request = self.requests.get(&id)?;
         let pool = self.pool.models.get(&request.spec.model).filter(|pool| !pool.offers.is_empty())?;
         let context = pool.threshold(request.spec.route, request.need);
@@ -104,8 +130,9 @@ impl Scheduler {
     }
 
     pub(crate) fn dispatch(&mut self, id: RequestId, replica: ReplicaId, now: Timestamp) {
+        self.unclaim(id);
+        self.leave_queue(id);
         let Some(request) = self.requests.get_mut(&id) else { return };
-        self.queue.remove(request);
         request.phase = Phase::Running(Copies::default());
         let waited = request.waited(now);
         self.start(id, replica, waited, false, now);
@@ -123,9 +150,23 @@ impl Scheduler {
         request.tried.push(Tried { replica, reached: true });
         let number = request.dispatches;
         let retry = request.is_retry() && !hedge;
-        let (first_token, committed) = (false, false);
-        let record = Attempt { request: id, replica, started: now, retry, hedge, first_token, committed, waited };
+        let record = Attempt {
+            request: id,
+            replica,
+            started: now,
+            retry,
+            hedge,
+            first_token: false,
+            committed: false,
+            waited,
+            course: Course::default(),
+            kept: None,
+            looks: 0,
+        };
+        *self.running_of.entry(request.spec.tenant).or_default() += 1;
+        self.touch(replica, now);
         self.attempts.insert(attempt, record);
+        self.begin(attempt, now);
         self.budget.start(retry);
         self.hedges += u32::from(hedge);
         let order = self.dispatches;
@@ -133,12 +174,18 @@ impl Scheduler {
             replica.running.insert(attempt);
             replica.last_dispatch = order;
         });
+        self.watch(attempt, now);
         self.effects.push_back(Effect::Dispatch { request: id, attempt, replica, number, hedge });
     }
 
     /// Frees the slot of an attempt.
     pub(crate) fn release(&mut self, id: AttemptId, now: Timestamp) {
+        let Some(replica) = self.attempts.get(&id).map(|attempt| attempt.replica) else { return };
+        self.touch(replica, now);
         let Some(attempt) = self.attempts.remove(&id) else { return };
+        self.timers.set(Timer::Late(id), None);
+        self.finish(id, &attempt, now);
+        self.free_of_tenant(&attempt);
         self.budget.end(attempt.retry);
         if let Some(Phase::Running(copies)) = self.requests.get_mut(&attempt.request).map(|request| &mut request.phase)
         {
@@ -160,7 +207,25 @@ impl Scheduler {
         let pool = self.pool.models.get(&request.spec.model);
         let lane_orphan = pool.is_none_or(|pool| pool.serving_fit(request.spec.route, request.need) == 0);
         self.queue.push(id, request, lane_orphan);
+        self.note_waiting(id, true);
         self.schedule(id);
+    }
+
+    fn leave_queue(&mut self, id: RequestId) {
+        let Some(request) = self.requests.get(&id) else { return };
+        if self.queue.remove(request) {
+            self.note_waiting(id, false);
+        }
+    }
+
+    fn free_of_tenant(&mut self, attempt: &Attempt) {
+        let Some(tenant) = self.requests.get(&attempt.request).map(|request| request.spec.tenant) else { return };
+        if let Some(running) = self.running_of.get_mut(&tenant) {
+            *running -= 1;
+            if *running == 0 {
+                self.running_of.remove(&tenant);
+            }
+        }
     }
 
     pub(crate) fn reject(&mut self, id: RequestId, reason: ShedReason, now: Timestamp) {
@@ -172,8 +237,9 @@ impl Scheduler {
 
     /// The request has ended, however it did.
     pub(crate) fn forget(&mut self, id: RequestId) {
-        if let Some(request) = self.requests.remove(&id) {
-            self.queue.remove(&request);
+        self.unclaim(id);
+        self.leave_queue(id);
+        if self.requests.remove(&id).is_some() {
             self.parked.remove(&id);
             self.timers.set(Timer::Request(id), None);
         }
@@ -234,7 +300,7 @@ impl Scheduler {
                 let held_back = reason == ShedReason::QueueAge
                     && request.is_retry()
                     && !self.budget.has_room(&self.config.retry)
-                    && self.choose(id).is_some();
+                    && self.free_for(id).is_some();
                 self.reject(id, if held_back { ShedReason::RetryBudget } else { reason }, now);
             }
         }
@@ -242,8 +308,15 @@ impl Scheduler {
 
     /// Gives the free slots of a replica to those whose turn it is.
     pub(crate) fn fill(&mut self, id: ReplicaId, now: Timestamp) {
-        while let Some(request) = self.next_for(id, now) {
+        while let Some(request) = self.next_on(id, now) {
             self.dispatch(request, id, now);
+        }
+    }
+
+    fn next_on(&mut self, id: ReplicaId, now: Timestamp) -> Option<RequestId> {
+        match self.config.policy {
+            Policy::LeastWork => self.next_by_work(id, now),
+            Policy::LeastBusy | Policy::RoundRobin => self.next_for(id, now),
         }
     }
 
@@ -296,7 +369,7 @@ impl Scheduler {
             let prospect = self.pool.prospect(request);
             let Phase::Waiting { orphan_since } = request.phase else { continue };
             if prospect == Prospect::Never && !request.tried.is_empty() {
-                self.queue.remove(request);
+                self.leave_queue(id);
                 self.exhausted(id, now);
                 continue;
             }

@@ -96,7 +96,7 @@ mod checked {
                 let prospect = core.pool.prospect(request);
                 assert_eq!(orphan_since.is_none(), prospect == Prospect::Now, "{id:?} misjudges its prospects");
                 assert!(prospect != Prospect::Never || request.tried.is_empty(), "{id:?} waits in vain");
-                let placeable = core.choose(id).is_some();
+                let placeable = core.free_for(id).is_some();
                 let no_budget = request.is_retry() && !core.budget.has_room(&core.config.retry);
                 let patient = core.config.policy == Policy::LeastWork;
                 assert!(patient || !placeable || no_budget, "{id:?} waits beside a free slot");
@@ -169,6 +169,8 @@ mod checked {
     fn check_owner(core: &Scheduler, timer: Timer) {
         let known = match timer {
             Timer::Request(id) => core.requests.contains_key(&id),
+            Timer::Late(id) => core.attempts.contains_key(&id),
+            Timer::Tick(model) => core.ticking.contains(&model),
             Timer::Probe(id) | Timer::Rested(id) | Timer::Drain(id) => core.pool.replicas.contains_key(&id),
         };
         assert!(known, "{timer:?} concerns nobody");

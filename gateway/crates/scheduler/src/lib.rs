@@ -6,11 +6,13 @@
 
 mod config;
 mod copies;
+mod course;
 mod effect;
 mod estimate;
 mod event;
 mod evidence;
 mod failover;
+mod fair;
 mod fleet;
 mod flow;
 mod health;
@@ -18,8 +20,11 @@ mod hedge;
 mod id;
 mod insight;
 mod invariants;
+mod learned;
 mod learning;
 mod model_pool;
+mod placement;
+mod plan;
 mod pool;
 mod prefix;
 mod queue;
@@ -36,7 +41,6 @@ mod tally;
 mod time;
 mod timer;
 mod views;
-#[expect(dead_code, unused_imports, reason = "the choice of replica is being built on it")]
 mod warmth;
 
 pub use crate::{

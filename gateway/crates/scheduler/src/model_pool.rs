@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     event::ReplicaSpec,
     id::ReplicaId,
+    learning::Typical,
     replica::{Facts, Standing},
     request::Need,
     selection::Offers,
@@ -27,6 +28,13 @@ pub(crate) struct ModelPool {
     coming_slots: usize,
     /// Measured speeds as bits: positive floats order like their bits.
     pub(crate) speeds: BTreeSet<(u64, ReplicaId)>,
+    /// All members by believed speed, the same way; 0 where nothing is believed.
+    pub(crate) order: BTreeSet<(u64, ReplicaId)>,
+    /// Believed rates of the members.
+    pub(crate) typical_prefill: Typical,
+    pub(crate) typical_decode: Typical,
+    prefill_sum: f64,
+    prefill_squares: f64,
     /// The speed that others are compared with.
     pub(crate) reference: Option<f64>,
     /// Seconds from dispatch to a whole answer.
@@ -73,6 +81,26 @@ impl ModelPool {
             return need.tokens;
         }
         self.largest_context(route).map_or(need.tokens, |largest| need.tokens.min(largest))
+    }
+
+    /// The believed rates of a member are others now.
+    pub(crate) fn recount(&mut self, before: (Option<f64>, Option<f64>), after: (Option<f64>, Option<f64>)) {
+        self.typical_prefill.set(before.0, after.0);
+        self.typical_decode.set(before.1, after.1);
+        let (old, new) = (before.0.unwrap_or(0.0), after.0.unwrap_or(0.0));
+        // Sums of floats drift by less than these can matter.
+        self.prefill_sum = (self.prefill_sum + new - old).max(0.0);
+        self.prefill_squares = (self.prefill_squares + new * new - old * old).max(0.0);
+    }
+
+    /// All members, the fastest first.
+    pub(crate) fn by_speed(&self) -> impl Iterator<Item = ReplicaId> {
+        self.order.iter().rev().map(|(_, id)| *id)
+    }
+
+    /// Prompt tokens per second of the replica that an average token is read by.
+    pub(crate) fn weighted_rate(&self) -> f64 {
+        if self.prefill_sum > 0.0 { self.prefill_squares / self.prefill_sum } else { 0.0 }
     }
 
     /// Slots of all that serve or may come.

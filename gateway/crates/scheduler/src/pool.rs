@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     config::{HealthConfig, Policy},
     effect::ReplicaState,
-    event::{ReplicaSpec, Timings},
+    event::ReplicaSpec,
     id::{ModelId, RelayId, ReplicaId},
     model_pool::{Contexts, ModelPool},
     relay::{Relay, RelayVerdict},
@@ -15,6 +15,7 @@ use crate::{
     request::Request,
     rng::Rng,
     selection::{Candidate, rank},
+    speed::{Speeds, overall},
     time::Timestamp,
 };
 
@@ -70,6 +71,8 @@ impl Pool {
     pub(crate) fn describe(&mut self, id: ReplicaId, spec: ReplicaSpec, policy: Policy, rng: &mut Rng) {
         self.leave(id);
         if let Some(replica) = self.replicas.get_mut(&id) {
+            replica.speeds.expect(spec.prior);
+            replica.slots.resize(spec.slots);
             replica.spec = spec;
             replica.ceiling = usize::from(replica.spec.slots).max(replica.running.len());
         }
@@ -93,6 +96,8 @@ impl Pool {
     fn enter(&mut self, id: ReplicaId) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         replica.ranks = vec![None; replica.spec.models.len()];
+        replica.counted = replica.speeds.believed();
+        replica.place_by_speed = place_by_speed(replica.counted);
         replica.free_indexed = 0;
         for model in &replica.spec.models {
             let pool = self.models.entry(*model).or_default();
@@ -101,6 +106,8 @@ impl Pool {
                 pool.speeds.insert((speed.to_bits(), id));
                 pool.reference = pool.reference.or(Some(speed));
             }
+            pool.recount((None, None), replica.counted);
+            pool.order.insert((replica.place_by_speed, id));
         }
         self.relays.entry(replica.spec.relay).or_default().members.insert(id);
     }
@@ -117,6 +124,8 @@ impl Pool {
             if let Some(speed) = replica.speeds.overall() {
                 pool.speeds.remove(&(speed.to_bits(), id));
             }
+            pool.recount(replica.counted, (None, None));
+            pool.order.remove(&(replica.place_by_speed, id));
             if let Some(facts) = facts {
                 pool.count(&replica.spec, facts, false);
             }
@@ -196,14 +205,20 @@ impl Pool {
     }
 
     /// Measures a replica's speed, and ranks its models anew when the fastest is another or has changed.
-    pub(crate) fn measure(&mut self, id: ReplicaId, timings: &Timings, policy: Policy, rng: &mut Rng) {
+    pub(crate) fn measure(&mut self, id: ReplicaId, policy: Policy, rng: &mut Rng, change: impl FnOnce(&mut Speeds)) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let before = replica.speeds.overall();
-        replica.speeds.add(timings);
+        change(&mut replica.speeds);
         let Some(after) = replica.speeds.overall() else { return };
+        let (counted, place) = (replica.counted, replica.place_by_speed);
+        replica.counted = replica.speeds.believed();
+        replica.place_by_speed = place_by_speed(replica.counted);
         let mut rerank = BTreeSet::new();
         for model in &replica.spec.models {
             let Some(pool) = self.models.get_mut(model) else { continue };
+            pool.recount(counted, replica.counted);
+            pool.order.remove(&(place, id));
+            pool.order.insert((replica.place_by_speed, id));
             if let Some(before) = before {
                 pool.speeds.remove(&(before.to_bits(), id));
             }
@@ -299,6 +314,10 @@ impl Pool {
         let Some(relay) = self.relays.get_mut(&replica.spec.relay) else { return Vec::new() };
         if relay.alive(id) { relay.members.iter().copied().collect() } else { Vec::new() }
     }
+}
+
+fn place_by_speed(believed: (Option<f64>, Option<f64>)) -> u64 {
+    overall(believed.0, believed.1).unwrap_or(0.0).to_bits()
 }
 
 /// Takes work, so it can fail like the others of its relay.

@@ -4,9 +4,13 @@
 //! context). Inside a lane only the list of replicas already tried differs, so a free slot looks at the head of each
 //! lane instead of at each request. One list per model was rejected: a phone with a small context would walk past
 //! thousands of long prompts at every completion.
+//!
+//! Inside a lane the order is by tag, then by arrival. Tags come from the fair share between tenants; where the policy
+//! gives none, all are zero and the order is that of arrival.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, btree_map::Entry},
     time::Duration,
 };
 
@@ -40,12 +44,26 @@ pub(crate) struct Place {
     pub(crate) retry: bool,
 }
 
-/// By order of arrival.
+/// A place in the order of a lane: the tag as bits (positive floats order like their bits), then the arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Position {
+    tag: u64,
+    order: u64,
+}
+
+impl Position {
+    fn of(request: &Request) -> Self {
+        // What comes back keeps the order of arrival: it has had its turn before.
+        let tag = if request.has_run() { 0.0 } else { request.plan.tag.max(0.0) };
+        Self { tag: tag.to_bits(), order: request.order }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
     /// Failed over or given back: before the others of their class.
-    pub(crate) returned: BTreeMap<u64, Place>,
-    pub(crate) fresh: BTreeMap<u64, Place>,
+    pub(crate) returned: BTreeMap<Position, Place>,
+    pub(crate) fresh: BTreeMap<Position, Place>,
     /// No replica that serves now fits the lane.
     pub(crate) orphan: bool,
 }
@@ -54,6 +72,8 @@ pub(crate) struct Lane {
 pub(crate) struct ModelQueue {
     pub(crate) lanes: BTreeMap<LaneKey, Lane>,
     waiting: [usize; 3],
+    /// Their work, by class; seconds of a typical replica.
+    work: [f64; 3],
 }
 
 /// What a free slot may take. The smallest is next: the most urgent class (after promotion), failed over before
@@ -62,7 +82,7 @@ pub(crate) struct ModelQueue {
 pub(crate) struct Turn {
     class: Class,
     fresh: bool,
-    order: u64,
+    position: Position,
     pub(crate) request: RequestId,
 }
 
@@ -92,8 +112,9 @@ impl Queue {
         };
         let side = if request.has_run() { &mut lane.returned } else { &mut lane.fresh };
         let place = Place { request: id, queued_from: request.queued_from, retry: request.is_retry() };
-        side.insert(request.order, place);
+        side.insert(Position::of(request), place);
         queue.waiting[request.spec.class as usize] += 1;
+        queue.work[request.spec.class as usize] += request.plan.work;
         self.waiting += 1;
         self.fresh += usize::from(!request.has_run());
         self.bytes += request.spec.body_bytes;
@@ -105,13 +126,17 @@ impl Queue {
         let Some(queue) = self.models.get_mut(&request.spec.model) else { return false };
         let Some(lane) = queue.lanes.get_mut(&key) else { return false };
         let side = if request.has_run() { &mut lane.returned } else { &mut lane.fresh };
-        if side.remove(&request.order).is_none() {
+        if side.remove(&Position::of(request)).is_none() {
             return false;
         }
         if lane.returned.is_empty() && lane.fresh.is_empty() {
             queue.lanes.remove(&key);
         }
-        queue.waiting[request.spec.class as usize] -= 1;
+        let class = request.spec.class as usize;
+        queue.waiting[class] -= 1;
+        // From zero anew each time: sums of floats drift.
+        queue.work[class] =
+            if queue.waiting[class] == 0 { 0.0 } else { (queue.work[class] - request.plan.work).max(0.0) };
         if queue.lanes.is_empty() {
             self.models.remove(&request.spec.model);
         }
@@ -143,6 +168,16 @@ impl Queue {
         self.models.get(&model).map_or(0, |queue| queue.waiting[..=class as usize].iter().sum())
     }
 
+    /// Work that waits in that class and those above it, in seconds of a typical replica.
+    pub(crate) fn work(&self, model: ModelId, class: Class) -> f64 {
+        self.models.get(&model).map_or(0.0, |queue| queue.work[..=class as usize].iter().sum())
+    }
+
+    /// How many wait in that class alone.
+    pub(crate) fn waiting_in(&self, model: ModelId, class: Class) -> usize {
+        self.models.get(&model).map_or(0, |queue| queue.waiting[class as usize])
+    }
+
     pub(crate) fn depths(&self) -> BTreeMap<(ModelId, Class), usize> {
         let by_class = |(model, queue): (&ModelId, &ModelQueue)| {
             Class::ALL.map(|class| ((*model, class), queue.waiting[class as usize]))
@@ -166,15 +201,48 @@ impl ModelQueue {
             starved |= lane.returned.values().any(|place| !affordable(place));
             let mut returned = lane.returned.iter();
             let returned = returned.find(|(_, place)| affordable(place) && untried(place.request));
-            for (fresh, (order, place)) in fresh.into_iter().chain(returned.map(|place| (false, place))) {
+            for (fresh, (position, place)) in fresh.into_iter().chain(returned.map(|place| (false, place))) {
                 let class = promoted(key.class, look.now.since(place.queued_from), look.promote_after);
-                let turn = Turn { class, fresh, order: *order, request: place.request };
+                let turn = Turn { class, fresh, position: *position, request: place.request };
                 if best.is_none_or(|best| turn < best) {
                     best = Some(turn);
                 }
             }
         }
         (best, starved)
+    }
+
+    /// The next of a class that may go to lanes which `fits` allows, in order, at most `most`, into `window`.
+    pub(crate) fn window(
+        &self,
+        class: Class,
+        fits: impl Fn(&LaneKey) -> bool,
+        most: usize,
+        window: &mut Vec<RequestId>,
+    ) {
+        let lanes = || self.lanes.iter().filter(|(key, _)| key.class == class && fits(key));
+        let returned = lanes().flat_map(|(_, lane)| lane.returned.iter()).take(most);
+        window.extend(returned.map(|(_, place)| place.request));
+        // The heads of all lanes, the earliest on top; few lanes are occupied at once.
+        let mut streams: Vec<_> = lanes().map(|(_, lane)| lane.fresh.iter()).collect();
+        let mut heads: BinaryHeap<_> = BinaryHeap::with_capacity(streams.len());
+        for (stream, places) in streams.iter_mut().enumerate() {
+            heads.extend(places.next().map(|(position, place)| Reverse((*position, stream, place.request))));
+        }
+        while window.len() < most
+            && let Some(Reverse((_, stream, request))) = heads.pop()
+        {
+            window.push(request);
+            let next = streams.get_mut(stream).and_then(Iterator::next);
+            heads.extend(next.map(|(position, place)| Reverse((*position, stream, place.request))));
+        }
+    }
+
+    /// When the one that has waited longest in a class began to wait, as far as the heads of its lanes tell.
+    pub(crate) fn eldest(&self, class: Class) -> Option<Timestamp> {
+        let lanes = self.lanes.iter().filter(|(key, _)| key.class == class);
+        let heads = lanes.filter_map(|(_, lane)| lane.fresh.first_key_value().map(|(_, place)| place.queued_from));
+        heads.min()
     }
 }
 

@@ -11,10 +11,12 @@ use crate::{
     evidence::Mark,
     health::Health,
     id::{AttemptId, ReplicaId},
+    learning::Hazard,
     selection::{Offer, Rank},
     snapshot::ReplicaView,
     speed::Speeds,
     time::Timestamp,
+    warmth::Slots,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +56,16 @@ pub(crate) struct Replica {
     pub(crate) health: Health,
     pub(crate) drain: Option<Drain>,
     pub(crate) speeds: Speeds,
+    /// What its slots probably hold.
+    pub(crate) slots: Slots,
+    /// How often its kind goes away.
+    pub(crate) hazard: Hazard,
+    /// Since when it serves, if it does.
+    pub(crate) up_since: Option<Timestamp>,
+    /// Seconds of work that waiting requests mean to do here.
+    pub(crate) claimed: f64,
+    /// To when the courses of its attempts are written.
+    pub(crate) touched: Timestamp,
     pub(crate) idle_since: Timestamp,
     pub(crate) last_dispatch: u64,
     /// It said that it is full: no new work before this.
@@ -66,6 +78,9 @@ pub(crate) struct Replica {
     pub(crate) ceiling: usize,
     /// As last entered in the pool's indexes.
     pub(crate) indexed: Option<Facts>,
+    /// Its believed rates as last counted into its models' typical ones, and its speed in their order.
+    pub(crate) counted: (Option<f64>, Option<f64>),
+    pub(crate) place_by_speed: u64,
     /// Per model of its description, its place among the free ones.
     pub(crate) ranks: Vec<Option<Rank>>,
     pub(crate) free_indexed: u16,
@@ -75,11 +90,18 @@ impl Replica {
     pub(crate) fn new(spec: ReplicaSpec, now: Timestamp) -> Self {
         Self {
             ceiling: usize::from(spec.slots),
+            speeds: Speeds::new(spec.prior),
+            slots: Slots::new(spec.slots),
+            hazard: Hazard::default(),
+            up_since: None,
+            claimed: 0.0,
+            touched: now,
+            counted: (None, None),
+            place_by_speed: 0,
             spec,
             running: BTreeSet::new(),
             health: Health::new(now),
             drain: None,
-            speeds: Speeds::default(),
             idle_since: now,
             last_dispatch: 0,
             rests_until: None,
@@ -156,8 +178,8 @@ impl Replica {
             penalty_until: self.health.probe_at.filter(|_| self.health.state == ReplicaState::Out),
             rests_until: self.rests_until,
             ejections: self.health.ejections,
-            prefill_rate: self.speeds.prefill(),
-            decode_rate: self.speeds.decode(),
+            prefill_rate: self.speeds.prefill.measured(),
+            decode_rate: self.speeds.decode.measured(),
             outcomes: self.outcomes,
         }
     }

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use crate::{
     copies::Copies,
+    course::Course,
     event::RequestSpec,
     id::{ReplicaId, RequestId},
+    plan::Plan,
     time::Timestamp,
 };
 
@@ -74,6 +76,8 @@ pub(crate) struct Request {
     pub(crate) failed: bool,
     /// How often it was stopped for more urgent work.
     pub(crate) given_back: u8,
+    /// What the choice by remaining work knows of it.
+    pub(crate) plan: Plan,
 }
 
 /// One replica that a request was sent to.
@@ -100,6 +104,7 @@ impl Request {
             too_long: false,
             failed: false,
             given_back: 0,
+            plan: Plan::default(),
         }
     }
 
@@ -151,6 +156,12 @@ pub(crate) struct Attempt {
     pub(crate) committed: bool,
     /// The wait of its request before it, to go on from if it fails.
     pub(crate) waited: Duration,
+    /// How it gets on.
+    pub(crate) course: Course,
+    /// Tokens that its slot keeps, once that is known.
+    pub(crate) kept: Option<f64>,
+    /// How often it was found late and no better replica was free.
+    pub(crate) looks: u8,
 }
 
 #[cfg(test)]

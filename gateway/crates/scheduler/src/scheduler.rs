@@ -10,9 +10,10 @@ use crate::{
     effect::Effect,
     event::Event,
     evidence::Evidence,
-    id::{AttemptId, ReplicaId, RequestId},
+    id::{AttemptId, ModelId, ReplicaId, RequestId, TenantId},
     insight::Insight,
     invariants,
+    learned::Learned,
     pool::Pool,
     queue::Queue,
     request::{Attempt, Request},
@@ -50,6 +51,13 @@ pub struct Scheduler {
     pub(crate) dispatches: u64,
     pub(crate) now: Timestamp,
     pub(crate) tally: Tally,
+    pub(crate) learned: BTreeMap<ModelId, Learned>,
+    /// Slots that each tenant holds.
+    pub(crate) running_of: BTreeMap<TenantId, u32>,
+    /// Models with a tick to come.
+    pub(crate) ticking: BTreeSet<ModelId>,
+    /// For the requests that a slot looks at; kept for its memory.
+    pub(crate) window: Vec<RequestId>,
     /// What a simulation knows; `None` in life.
     pub(crate) insight: Option<Box<dyn Insight>>,
     /// The bounds were lowered, so the queue may be above them.
@@ -76,6 +84,10 @@ impl Scheduler {
             dispatches: 0,
             now: Timestamp::ZERO,
             tally: Tally::default(),
+            learned: BTreeMap::new(),
+            running_of: BTreeMap::new(),
+            ticking: BTreeSet::new(),
+            window: Vec::new(),
             insight: None,
             reconfigured: false,
         }
@@ -93,7 +105,9 @@ impl Scheduler {
         match event {
             Event::RequestArrived { request, spec } => self.arrive(request, spec, now),
             Event::RequestAbandoned { request } => self.abandon(request, now),
-            Event::Progress { .. } => {}
+            Event::Progress { attempt, read_tokens, cached_tokens } => {
+                self.progress(attempt, read_tokens, cached_tokens, now);
+            }
             Event::FirstToken { attempt } => self.first_token(attempt, now),
             Event::AttemptEnded { attempt, outcome, content_sent, timings } => {
                 self.attempt_ended(attempt, outcome, content_sent, timings, now);
@@ -139,6 +153,8 @@ impl Scheduler {
                 Timer::Probe(replica) => self.observe(replica, Evidence::ProbeDue, now),
                 Timer::Rested(replica) => self.rested(replica),
                 Timer::Drain(replica) => self.drain_due(replica, now),
+                Timer::Late(attempt) => self.late(attempt, now),
+                Timer::Tick(model) => self.tick(model, now),
             }
             self.settle(now);
         }

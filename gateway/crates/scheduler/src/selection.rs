@@ -43,7 +43,15 @@ pub(crate) struct Rank {
 pub(crate) fn rank(policy: Policy, candidate: &Candidate, tie: u64) -> Rank {
     let suspect = candidate.suspect;
     match policy {
-        Policy::LeastWork | Policy::LeastBusy => Rank {
+        // The fastest first; what each would really cost is weighed one by one.
+        Policy::LeastWork => Rank {
+            suspect,
+            load: 0,
+            slowness: candidate.relative_speed.map_or(0, slowness),
+            last: candidate.idle_since.0,
+            tie,
+        },
+        Policy::LeastBusy => Rank {
             suspect,
             load: (candidate.running as u32).saturating_mul(1 << 12) / u32::from(candidate.usable.max(1)),
             slowness: candidate.relative_speed.map_or(0, slowness),

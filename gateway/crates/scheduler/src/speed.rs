@@ -1,28 +1,20 @@
-//! How fast a replica is, from its own traffic.
+//! How fast a replica is: its rates of reading and writing, alone and on an empty context, in tokens per second.
 //!
-//! Rates differ by factors, not by differences (a warm phone reads at half its speed, a cold engine at a tenth), so the
-//! mean is taken of logarithms. A plain mean would follow the rare fast sample; a median needs a window per replica.
-//! One sample moves the estimate by at most a factor of three: a stall or a wrong clock of the engine is one sample.
+//! What the rates are learned from, and how, is in `learning`; here they are together, as the ranks and the views need them.
 
-use std::time::Duration;
+use crate::{event::Rates, learning::Rate, time::Timestamp};
 
-use crate::event::Timings;
-
-/// Weight of a new sample once there are a few: the last ten or so count, about what a phone needs to heat up.
+/// Weight of a new sample once there are a few: the last ten or so count.
 const WEIGHT: f64 = 0.2;
 /// One sample counts as at most this many times more, or less, than the estimate.
 const CLIP: f64 = 3.0;
-/// Fewer prompt tokens measure the round trip, not the reading.
-const MIN_PREFILL_TOKENS: u32 = 32;
-/// Fewer answer tokens measure the network's jitter, not the writing.
-const MIN_DECODE_TOKENS: u32 = 8;
 /// The request that replicas are compared by: a prompt and an answer of common size.
 const TYPICAL_PROMPT: f64 = 1000.0;
 const TYPICAL_ANSWER: f64 = 200.0;
 /// Phones read this many times faster than they write; stands in for a rate that was not measured yet.
 const PREFILL_PER_DECODE: f64 = 10.0;
 
-/// A mean of logarithms that forgets.
+/// A mean of logarithms that forgets: for lengths of time, which differ by factors.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogMean {
     mean: f64,
@@ -47,96 +39,78 @@ impl LogMean {
     }
 }
 
-/// The measured rates of one replica, in tokens per second.
-#[derive(Clone, Copy, Debug, Default)]
+/// The rates of one replica.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Speeds {
-    prefill: LogMean,
-    decode: LogMean,
+    pub(crate) prefill: Rate,
+    pub(crate) decode: Rate,
+    prior: Option<Rates>,
 }
 
 impl Speeds {
-    pub(crate) fn add(&mut self, timings: &Timings) {
-        if timings.prefill_tokens >= MIN_PREFILL_TOKENS {
-            self.prefill.add(rate(timings.prefill_tokens, timings.prefill));
+    pub(crate) fn new(prior: Option<Rates>) -> Self {
+        let rate = |of: fn(Rates) -> f64| Rate::new(prior.map(of));
+        Self { prefill: rate(|rates| rates.prefill), decode: rate(|rates| rates.decode), prior }
+    }
+
+    /// Another prior: of use only while nothing was measured.
+    pub(crate) fn expect(&mut self, prior: Option<Rates>) {
+        if prior != self.prior && !self.prefill.known() && !self.decode.known() {
+            *self = Self::new(prior);
         }
-        if timings.decode_tokens >= MIN_DECODE_TOKENS {
-            self.decode.add(rate(timings.decode_tokens, timings.decode));
-        }
+        self.prior = prior;
     }
 
-    pub(crate) fn prefill(&self) -> Option<f64> {
-        self.prefill.get()
+    /// Reading and writing now; `typical` stands in for what was neither measured nor stated.
+    pub(crate) fn at(&self, now: Timestamp, typical: (f64, f64)) -> (f64, f64) {
+        (self.prefill.at(now, typical.0), self.decode.at(now, typical.1))
     }
 
-    pub(crate) fn decode(&self) -> Option<f64> {
-        self.decode.get()
-    }
-
-    /// Typical requests per second on an idle replica: one number to compare replicas by. `None` until measured.
+    /// Typical requests per second on an idle replica as measured: one number to compare replicas by. `None` until then.
     pub(crate) fn overall(&self) -> Option<f64> {
-        let (prefill, decode) = match (self.prefill(), self.decode()) {
-            (Some(prefill), Some(decode)) => (prefill, decode),
-            (Some(prefill), None) => (prefill, prefill / PREFILL_PER_DECODE),
-            (None, Some(decode)) => (decode * PREFILL_PER_DECODE, decode),
-            (None, None) => return None,
-        };
-        Some(1.0 / (TYPICAL_PROMPT / prefill + TYPICAL_ANSWER / decode))
+        overall(self.prefill.measured(), self.decode.measured())
+    }
+
+    /// The same, from the prior where nothing was measured.
+    pub(crate) fn believed(&self) -> (Option<f64>, Option<f64>) {
+        let prior = |of: fn(Rates) -> f64| self.prior.map(of).filter(|rate| rate.is_finite() && *rate > 0.0);
+        let prefill = self.prefill.measured().or_else(|| prior(|rates| rates.prefill));
+        (prefill, self.decode.measured().or_else(|| prior(|rates| rates.decode)))
     }
 }
 
-fn rate(tokens: u32, time: Duration) -> f64 {
-    f64::from(tokens) / time.as_secs_f64()
+/// Typical requests per second at these rates.
+pub(crate) fn overall(prefill: Option<f64>, decode: Option<f64>) -> Option<f64> {
+    let (prefill, decode) = match (prefill, decode) {
+        (Some(prefill), Some(decode)) => (prefill, decode),
+        (Some(prefill), None) => (prefill, prefill / PREFILL_PER_DECODE),
+        (None, Some(decode)) => (decode * PREFILL_PER_DECODE, decode),
+        (None, None) => return None,
+    };
+    Some(1.0 / (TYPICAL_PROMPT / prefill + TYPICAL_ANSWER / decode))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn timings(prefill: (u32, u64), decode: (u32, u64)) -> Timings {
-        Timings {
-            prefill_tokens: prefill.0,
-            prefill: Duration::from_millis(prefill.1),
-            decode_tokens: decode.0,
-            decode: Duration::from_millis(decode.1),
-            cached_tokens: 0,
-            by_engine: true,
-        }
-    }
-
-    #[test]
-    fn rates_settle_at_what_is_measured() {
-        let mut speeds = Speeds::default();
-        for _ in 0..20 {
-            speeds.add(&timings((1000, 4000), (100, 5000)));
-        }
-        assert!((speeds.prefill().unwrap() - 250.0).abs() < 1.0);
-        assert!((speeds.decode().unwrap() - 20.0).abs() < 0.1);
-    }
-
-    #[test]
-    fn one_absurd_sample_moves_the_rate_by_less_than_a_third() {
-        let mut speeds = Speeds::default();
-        for _ in 0..20 {
-            speeds.add(&timings((1000, 4000), (100, 5000)));
-        }
-        speeds.add(&timings((1000, 1), (100, 1)));
-        assert!(speeds.prefill().unwrap() < 250.0 * 1.3);
-        assert!(speeds.decode().unwrap() < 20.0 * 1.3);
-    }
-
-    #[test]
-    fn a_few_tokens_or_no_time_at_all_measure_nothing() {
-        let mut speeds = Speeds::default();
-        speeds.add(&timings((31, 100), (7, 100)));
-        speeds.add(&timings((1000, 0), (1000, 0)));
-        assert_eq!((speeds.prefill(), speeds.decode(), speeds.overall()), (None, None, None));
-    }
-
     #[test]
     fn a_replica_that_only_ever_read_can_still_be_compared() {
-        let (mut reader, mut both) = (Speeds::default(), Speeds::default());
-        reader.add(&timings((1000, 1000), (0, 0)));
-        both.add(&timings((1000, 4000), (100, 4000)));
-        assert!(reader.overall().unwrap() > both.overall().unwrap());
+        assert!(overall(Some(1000.0), None) > overall(Some(250.0), Some(25.0)));
+        assert_eq!(overall(None, None), None);
+    }
+
+    #[test]
+    fn a_prior_counts_until_something_was_measured() {
+        let rates = |prefill, decode| Some(Rates { prefill, decode });
+        let mut speeds = Speeds::new(rates(100.0, 10.0));
+        assert_eq!(speeds.overall(), None);
+        assert_eq!(speeds.believed(), (Some(100.0), Some(10.0)));
+        speeds.expect(rates(200.0, 20.0));
+        assert_eq!(speeds.believed(), (Some(200.0), Some(20.0)));
+        speeds.prefill.observe(50.0, 1.0, 1.0, Timestamp(1));
+        let measured = speeds.believed().0;
+        speeds.expect(rates(900.0, 90.0));
+        assert_eq!(speeds.believed().0, measured);
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    id::{ReplicaId, RequestId},
+    id::{AttemptId, ModelId, ReplicaId, RequestId},
     time::Timestamp,
 };
 
@@ -20,6 +20,10 @@ pub(crate) enum Timer {
     Drain(ReplicaId),
     /// The earliest of a request's limits.
     Request(RequestId),
+    /// A running attempt is late from then on.
+    Late(AttemptId),
+    /// Slots of a model that were left free on purpose are looked at again.
+    Tick(ModelId),
 }
 
 #[derive(Debug, Default)]

@@ -5,7 +5,6 @@
 //! input is trusted: what is no finite, positive number measures nothing, and what is absurd is bounded. One sample
 //! moves an estimate by a stated factor at most; many of the same kind are believed. Nothing is needed to start: priors
 //! stand in, and weigh little. An update costs constant time (logarithmic where an order is kept) and reads no clock.
-#![cfg_attr(not(test), expect(dead_code, reason = "the choice of replica takes these up one by one"))]
 
 mod decayed;
 mod output;
@@ -18,7 +17,6 @@ mod tokens;
 mod trend;
 mod typical;
 
-#[expect(unused_imports, reason = "as above")]
 pub(crate) use self::{
     decayed::Decayed,
     output::Outputs,

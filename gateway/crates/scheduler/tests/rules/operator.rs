@@ -1,7 +1,8 @@
 //! Draining, taking back, removing, changing.
 
 use scheduler::{
-    CancelReason, ChangeReason, Effect, Event, Outcome, ReplicaId, ReplicaSpec, ReplicaState, Report, RequestSpec, Timings,
+    CancelReason, ChangeReason, Effect, Event, Outcome, ReplicaId, ReplicaSpec, ReplicaState, Report, RequestSpec,
+    Timings,
 };
 
 use crate::rig::{CONNECT, Rig, config, request, seconds, spec};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use scheduler::{
-    AttemptId, CancelReason, ChangeReason, Class, Effect, Event, HardFailure, ModelId, Outcome, Prefix, RelayId, ReplicaId,
-    ReplicaSpec, ReplicaState, ReplicaView, Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig,
-    ShedReason, SoftFailure, TenantId, Timestamp,
+    AttemptId, CancelReason, ChangeReason, Class, Effect, Event, HardFailure, ModelId, Outcome, Policy, Prefix,
+    RelayId, ReplicaId, ReplicaSpec, ReplicaState, ReplicaView, Report, RequestId, RequestSpec, RouteSet, Scheduler,
+    SchedulerConfig, ShedReason, SoftFailure, TenantId, Timestamp,
 };
 
 pub const MODEL: ModelId = ModelId(1);
@@ -20,8 +20,9 @@ pub struct Rig {
     requests: u64,
 }
 
+/// The plain policy: most rules are about what happens to requests and replicas, not about who goes where.
 pub fn config() -> SchedulerConfig {
-    SchedulerConfig::default()
+    SchedulerConfig { policy: Policy::LeastBusy, ..SchedulerConfig::default() }
 }
 
 pub fn seconds(seconds: u64) -> Duration {
@@ -29,7 +30,14 @@ pub fn seconds(seconds: u64) -> Duration {
 }
 
 pub fn spec(slots: u16) -> ReplicaSpec {
-    ReplicaSpec { models: vec![MODEL], routes: RouteSet(1), slots, context_tokens: Some(8192), relay: RelayId(1), prior: None }
+    ReplicaSpec {
+        models: vec![MODEL],
+        routes: RouteSet(1),
+        slots,
+        context_tokens: Some(8192),
+        relay: RelayId(1),
+        prior: None,
+    }
 }
 
 pub fn request() -> RequestSpec {
@@ -41,7 +49,7 @@ pub fn request() -> RequestSpec {
         deadline: None,
         prompt_tokens: 100,
         max_output: Some(100),
-            stream: false,
+        stream: false,
         body_bytes: 1000,
         prefix: Prefix::default(),
     }

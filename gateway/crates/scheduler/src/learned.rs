@@ -1,0 +1,68 @@
+//! What the core has learned of one model: how its replicas slow down, how long its answers are, what its prompts share,
+//! how much work arrives. Kept when the last replica goes, so that a pool that comes back does not start from nothing.
+
+use crate::{
+    event::Class,
+    fair::Fair,
+    id::ReplicaId,
+    learning::{Decayed, Outputs, PoolHazard, Reserve, Shape, TokenRatio},
+    placement::Profiles,
+    time::Timestamp,
+    warmth::Index,
+};
+
+/// How far back the rate of arriving work looks: long enough for a mean, short enough for the hour of the day.
+const DEMAND_SECONDS: f64 = 600.0;
+
+/// Everything learned of a model.
+#[derive(Debug)]
+pub(crate) struct Learned {
+    pub(crate) shape: Shape,
+    pub(crate) tokens: TokenRatio,
+    pub(crate) outputs: Outputs,
+    pub(crate) index: Index,
+    pub(crate) hazard: PoolHazard,
+    pub(crate) fair: Fair,
+    pub(crate) reserve: Reserve,
+    /// The replicas kept free of batch work now.
+    pub(crate) reserved: Vec<ReplicaId>,
+    /// Work that arrives, by class, in seconds of a typical replica.
+    demand: [Decayed; Class::ALL.len()],
+    /// When the first request came.
+    pub(crate) since: Timestamp,
+    pub(crate) profiles: Profiles,
+    /// Turns that less urgent classes have earned by waiting while more urgent ones were served.
+    pub(crate) credit: [f64; Class::ALL.len()],
+}
+
+impl Learned {
+    pub(crate) fn new(now: Timestamp) -> Self {
+        Self {
+            shape: Shape::default(),
+            tokens: TokenRatio::default(),
+            outputs: Outputs::default(),
+            index: Index::default(),
+            hazard: PoolHazard::default(),
+            fair: Fair::default(),
+            reserve: Reserve::default(),
+            reserved: Vec::new(),
+            demand: [(); Class::ALL.len()].map(|()| Decayed::new(DEMAND_SECONDS)),
+            since: now,
+            profiles: Profiles::default(),
+            credit: [0.0; Class::ALL.len()],
+        }
+    }
+
+    /// Work arrived.
+    pub(crate) fn note_demand(&mut self, class: Class, work: f64, now: Timestamp) {
+        if let Some(demand) = self.demand.get_mut(class as usize) {
+            demand.add(work, now);
+        }
+    }
+
+    /// Work that arrives per second of that class and the more urgent ones.
+    pub(crate) fn demand(&self, class: Class, now: Timestamp) -> f64 {
+        let age = now.since(self.since).as_secs_f64();
+        self.demand.iter().take(class as usize + 1).map(|demand| demand.rate(now, age)).sum()
+    }
+}

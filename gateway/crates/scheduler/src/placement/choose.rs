@@ -1,0 +1,437 @@
+//! Choosing: a replica for a request, a request for a replica.
+
+use std::time::Duration;
+
+use crate::{
+    event::Class,
+    id::{ModelId, ReplicaId, RequestId},
+    placement::{Ask, Cost, Kind, Outlook, Patience, Profile},
+    queue::LaneKey,
+    replica::{Replica, Standing},
+    scheduler::Scheduler,
+    snapshot::{CandidateView, Decision},
+    time::Timestamp,
+    timer::Timer,
+};
+
+/// Free replicas looked at for one request, the fastest first.
+const MOST_FREE: usize = 48;
+/// And of those that hold its prefix.
+const MOST_WARM: usize = 16;
+/// Waiting requests that a free slot looks at.
+const WINDOW: usize = 64;
+/// Requests in a row that decline a slot before it is left alone until something changes.
+const MOST_REFUSALS: usize = 8;
+/// The same for the last of a batch, each of which is placed exactly.
+const MOST_REFUSALS_TAIL: usize = 24;
+/// Later requests of a class that may be preferred to the first on a replica that is cold for it.
+const PREFERRED: usize = 12;
+/// And how often that may happen to one request.
+const MOST_PASSED_OVER: u8 = 6;
+/// Cold: takes that many times what it would take warm. Warm: no more than that.
+const COLD: f64 = 1.2;
+const WARM: f64 = 1.1;
+/// How often slots that were left free on purpose are looked at again.
+pub(crate) const TICK: Duration = Duration::from_secs(5);
+/// The last requests of a batch: so many per replica, but no more than that.
+const TAIL_PER_REPLICA: usize = 2;
+const TAIL: usize = 1500;
+/// Of the slots given while less urgent classes wait for longer than `promote_after`, one in so many is theirs.
+const STARVING_SHARE: f64 = 1.0 / 20.0;
+
+/// The best free replica.
+struct Found {
+    replica: ReplicaId,
+    cost: Cost,
+    compared: Vec<CandidateView>,
+}
+
+impl Scheduler {
+    /// The replica on which a request should start now, if any.
+    pub(crate) fn place(&mut self, id: RequestId, now: Timestamp) -> Option<ReplicaId> {
+        let request = self.requests.get(&id)?;
+        let model = request.spec.model;
+        if !self.may_start(id) || self.pool.models.get(&model)?.offers.is_empty() {
+            return None;
+        }
+        self.unclaim(id);
+        self.reserve(model, now);
+        let found = self.best_free(id, now)?;
+        match self.weigh(id, found.replica, &found.cost, false, now) {
+            Patience::Take => {
+                self.placed(id, found.compared);
+                Some(found.replica)
+            }
+            Patience::Wait(why, claim) => {
+                self.wait(id, why, claim, &found.cost, now);
+                None
+            }
+        }
+    }
+
+    /// Whether its tenant may have another slot, and its retry one.
+    fn may_start(&self, id: RequestId) -> bool {
+        let Some(request) = self.requests.get(&id) else { return false };
+        let cap = self.config.tenants.get(&request.spec.tenant).and_then(|share| share.max_running);
+        cap.is_none_or(|cap| self.running_of.get(&request.spec.tenant).copied().unwrap_or(0) < cap)
+    }
+
+    fn best_free(&self, id: RequestId, now: Timestamp) -> Option<Found> {
+        let request = self.requests.get(&id)?;
+        let outlook = self.outlook(request.spec.model, now)?;
+        let ask = outlook.ask(id)?;
+        let (mut best, mut second): (Option<(ReplicaId, Cost)>, Option<(ReplicaId, Cost)>) = (None, None);
+        let mut reserved = false;
+        let prefix = &ask.plan.prompt;
+        let template = prefix.template.map(|template| template.key);
+        let holders = template.into_iter().flat_map(|key| outlook.learned.index.holders(key)).take(MOST_WARM);
+        let warm = outlook.learned.index.conversation_holders(prefix).take(MOST_WARM).chain(holders);
+        let mut look = |id: ReplicaId, replica: &Replica| {
+            let blocked = ask.request.spec.class == Class::Batch && outlook.is_reserved(id);
+            reserved |= blocked;
+            if blocked || replica.free() == 0 || !outlook.may_run(id, replica, &ask) {
+                return;
+            }
+            let bound = best.map_or(f64::INFINITY, |(_, cost)| cost.total);
+            let cost = outlook.now_cost(id, replica, &ask, bound);
+            let joins = cost.running > 0 && cost.total < bound;
+            // Joining what runs there must beat running after it.
+            if cost.total >= bound || joins && outlook.later_cost(id, replica, &ask, cost.total).0 < cost.total {
+                return;
+            }
+            second = best.replace((id, cost));
+        };
+        for id in warm {
+            if let Some(replica) = outlook.replica(id) {
+                look(id, replica);
+            }
+        }
+        for (at, (id, _)) in outlook.pool.offers.iter().take(MOST_FREE).enumerate() {
+            let Some(replica) = outlook.replica(id) else { continue };
+            look(id, replica);
+            let _ = at;
+        }
+        let Some((replica, cost)) = best else {
+            if reserved {
+                self.note_reserved(id);
+            }
+            return None;
+        };
+        let view = |(id, cost): (ReplicaId, Cost)| outlook.replica(id).map(|r| outlook.view(id, r, &cost, 0.0));
+        let compared = best.into_iter().chain(second).filter_map(view).collect();
+        Some(Found { replica, cost, compared })
+    }
+
+    /// Whether to take a free replica at that cost or to wait.
+    fn weigh(&mut self, id: RequestId, replica: ReplicaId, cost: &Cost, exact: bool, now: Timestamp) -> Patience {
+        self.refresh_profile(id, now);
+        let Some(request) = self.requests.get(&id) else { return Patience::Take };
+        let outlook = self.outlook(request.spec.model, now).map(|outlook| outlook.exact(exact));
+        let Some(outlook) = outlook else { return Patience::Take };
+        let Some(ask) = outlook.ask(id) else { return Patience::Take };
+        let kind = Kind::of(&ask, &outlook);
+        let profile = outlook.learned.profiles.get(kind, outlook.pool.members.len(), now);
+        profile.map_or(Patience::Take, |profile| outlook.patience(&ask, replica, cost, profile))
+    }
+
+    fn refresh_profile(&mut self, id: RequestId, now: Timestamp) {
+        let taken = || {
+            let request = self.requests.get(&id)?;
+            let outlook = self.outlook(request.spec.model, now)?;
+            let ask = outlook.ask(id)?;
+            let kind = Kind::of(&ask, &outlook);
+            let fresh = outlook.learned.profiles.get(kind, outlook.pool.members.len(), now).is_some();
+            (!fresh).then(|| (request.spec.model, kind, Profile::take(&outlook, &ask, kind)))
+        };
+        if let Some((model, kind, profile)) = taken()
+            && let Some(learned) = self.learned.get_mut(&model)
+        {
+            learned.profiles.put(kind, profile);
+        }
+    }
+
+    /// The waiting request that should start on a replica with a free slot, if any.
+    pub(crate) fn next_by_work(&mut self, id: ReplicaId, now: Timestamp) -> Option<RequestId> {
+        let replica = self.pool.replicas.get(&id).filter(|replica| replica.free() > 0)?;
+        let models = replica.spec.models.clone();
+        for model in models {
+            if !self.queue.models.contains_key(&model) {
+                continue;
+            }
+            self.reserve(model, now);
+            let first = self.starving(model, now);
+            let classes = Class::ALL.into_iter().filter(|class| Some(*class) != first);
+            for class in first.into_iter().chain(classes) {
+                let Some(request) = self.next_of_class(model, class, id, now) else { continue };
+                if first == Some(class) {
+                    self.tally.count(Decision::Promoted);
+                }
+                return Some(request);
+            }
+        }
+        None
+    }
+
+    fn next_of_class(&mut self, model: ModelId, class: Class, id: ReplicaId, now: Timestamp) -> Option<RequestId> {
+        let waiting = self.queue.waiting_in(model, class);
+        if waiting == 0 {
+            return None;
+        }
+        let reserved = class == Class::Batch && self.learned.get(&model).is_some_and(|l| l.reserved.contains(&id));
+        if reserved {
+            self.tally.count(Decision::Reserved);
+            return None;
+        }
+        let serving = self.pool.models.get(&model)?.serving;
+        let tail = class == Class::Batch && waiting <= (TAIL_PER_REPLICA * serving).min(TAIL);
+        let mut window = std::mem::take(&mut self.window);
+        window.clear();
+        self.fill_window(model, class, id, &mut window);
+        if class == Class::Batch {
+            self.sort_batch(&mut window, model, id, tail, now);
+        }
+        window.iter().for_each(|request| self.unclaim(*request));
+        let chosen = self.first_willing(&window, id, tail, now);
+        self.window = window;
+        chosen
+    }
+
+    fn fill_window(&mut self, model: ModelId, class: Class, id: ReplicaId, window: &mut Vec<RequestId>) {
+        let (Some(queue), Some(pool)) = (self.queue.models.get(&model), self.pool.models.get(&model)) else { return };
+        let Some(replica) = self.pool.replicas.get(&id) else { return };
+        let fits = |lane: &LaneKey| {
+            replica.spec.routes.contains(lane.route) && replica.context() >= pool.threshold(lane.route, lane.need)
+        };
+        queue.window(class, fits, WINDOW, window);
+        let retries = self.budget.has_room(&self.config.retry);
+        let gamble = !replica.is_sound();
+        let mut starved = false;
+        window.retain(|request_id| {
+            let Some(request) = self.requests.get(request_id) else { return false };
+            let too_many = request.is_retry() && !retries;
+            starved |= too_many;
+            let doubtful = gamble && request.is_retry() && self.pool.has_sound(request);
+            !too_many && !doubtful && !request.has_tried(id) && self.may_start(*request_id)
+        });
+        self.starved |= starved;
+    }
+
+    /// Batches: the longest first, so that none is left over at the end; a slow replica takes the short ones.
+    fn sort_batch(&self, window: &mut [RequestId], model: ModelId, id: ReplicaId, tail: bool, now: Timestamp) {
+        let work = |id: &RequestId| self.requests.get(id).map_or(0.0, |request| request.plan.work);
+        window.sort_by(|a, b| work(b).total_cmp(&work(a)));
+        let Some(outlook) = self.outlook(model, now) else { return };
+        let slow = outlook.replica(id).and_then(|replica| outlook.rates(id, replica));
+        let slow = slow.is_some_and(|rates| rates.0 < outlook.pool.weighted_rate());
+        if slow && !tail {
+            window.reverse();
+        }
+    }
+
+    fn first_willing(&mut self, window: &[RequestId], id: ReplicaId, tail: bool, now: Timestamp) -> Option<RequestId> {
+        let most = if tail { MOST_REFUSALS_TAIL } else { MOST_REFUSALS };
+        let mut refusals = 0;
+        for (at, request) in window.iter().enumerate() {
+            let cost = self.cost_there(*request, id, tail, now);
+            let verdict = match cost {
+                Some(cost) if cost.total.is_finite() => {
+                    self.weigh(*request, id, &cost, tail && refusals + 1 < most, now)
+                }
+                _ => Patience::Wait(Decision::Waited, None),
+            };
+            match (verdict, cost) {
+                (Patience::Take, Some(cost)) => {
+                    let preferred = self.suits_better(window, at, id, &cost, now);
+                    return Some(self.start_there(*request, preferred, id, &cost, now));
+                }
+                (Patience::Wait(why, claim), Some(cost)) => self.wait(*request, why, claim, &cost, now),
+                (_, None) => {}
+            }
+            refusals += 1;
+            if refusals >= most {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn cost_there(&self, request: RequestId, id: ReplicaId, exact: bool, now: Timestamp) -> Option<Cost> {
+        let spec = &self.requests.get(&request)?.spec;
+        let outlook = self.outlook(spec.model, now)?.exact(exact);
+        let (ask, replica) = (outlook.ask(request)?, outlook.replica(id)?);
+        let cost = outlook.now_cost(id, replica, &ask, f64::INFINITY);
+        let after = || outlook.later_cost(id, replica, &ask, cost.total).0;
+        if cost.running > 0 && cost.total.is_finite() && after() < cost.total {
+            return Some(Cost { total: f64::INFINITY, ..cost });
+        }
+        Some(cost)
+    }
+
+    /// A request for which the replica is warm while it is cold for the one whose turn it is.
+    fn suits_better(
+        &self,
+        window: &[RequestId],
+        at: usize,
+        id: ReplicaId,
+        cost: &Cost,
+        now: Timestamp,
+    ) -> Option<RequestId> {
+        let first = window.get(at)?;
+        let request = self.requests.get(first)?;
+        let batch = request.spec.class == Class::Batch;
+        let interactive = request.spec.class == Class::Interactive;
+        if cost.running > 0 || interactive || !batch && request.plan.passed_over >= MOST_PASSED_OVER {
+            return None;
+        }
+        let outlook = self.outlook(request.spec.model, now)?;
+        let replica = outlook.replica(id)?;
+        let rates = outlook.rates(id, replica)?;
+        let warm = |ask: &Ask<'_>| outlook.alone(rates, ask, ask.plan.shared).total();
+        if cost.own.total() <= COLD * warm(&outlook.ask(*first)?) {
+            return None;
+        }
+        let others = window.iter().take(if batch { WINDOW } else { PREFERRED });
+        others.copied().filter(|other| other != first).find(|other| {
+            let Some(ask) = outlook.ask(*other) else { return false };
+            outlook.own(id, replica, &ask).is_some_and(|own| own.total() < WARM * warm(&ask))
+        })
+    }
+
+    fn start_there(
+        &mut self,
+        first: RequestId,
+        preferred: Option<RequestId>,
+        id: ReplicaId,
+        cost: &Cost,
+        now: Timestamp,
+    ) -> RequestId {
+        let chosen = preferred.unwrap_or(first);
+        if preferred.is_some() {
+            self.tally.count(Decision::PassedOver);
+            if let Some(request) = self.requests.get_mut(&first) {
+                request.plan.passed_over += 1;
+                request.plan.decision = Some(Decision::PassedOver);
+            }
+        }
+        let cost = if preferred.is_some() { self.cost_there(chosen, id, true, now) } else { Some(*cost) };
+        let view = |cost: Cost| {
+            let outlook = self.outlook(self.requests.get(&chosen)?.spec.model, now)?;
+            Some(outlook.view(id, outlook.replica(id)?, &cost, 0.0))
+        };
+        let compared = cost.and_then(view).into_iter().collect();
+        self.placed(chosen, compared);
+        chosen
+    }
+
+    fn placed(&mut self, id: RequestId, compared: Vec<CandidateView>) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let waited = request.plan.decision.is_some();
+        let decision = match () {
+            () if request.has_run() => Decision::Retried,
+            () if waited => Decision::Taken,
+            () => Decision::Placed,
+        };
+        request.plan.decision = Some(decision);
+        request.plan.compared = compared;
+        self.tally.count(decision);
+        let (model, class) = (request.spec.model, request.spec.class);
+        self.earn_turns(model, class);
+    }
+
+    /// It stays in the queue although a slot is free.
+    fn wait(&mut self, id: RequestId, why: Decision, claim: Option<(ReplicaId, f64)>, declined: &Cost, now: Timestamp) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        if request.plan.decision != Some(why) {
+            request.plan.decision = Some(why);
+            self.tally.count(why);
+        }
+        if declined.total.is_finite() && request.plan.patient_until.is_none() {
+            let patience = Duration::try_from_secs_f64(declined.total).unwrap_or(Duration::MAX);
+            request.plan.patient_until = Some(now + patience);
+        }
+        request.plan.claim = claim;
+        let model = request.spec.model;
+        if let Some((replica, seconds)) = claim
+            && let Some(replica) = self.pool.replicas.get_mut(&replica)
+        {
+            replica.claimed += seconds;
+        }
+        self.arm_tick(model, now);
+    }
+
+    /// Takes back what a request meant to do somewhere.
+    pub(crate) fn unclaim(&mut self, id: RequestId) {
+        let Some((replica, seconds)) = self.requests.get_mut(&id).and_then(|request| request.plan.claim.take()) else {
+            return;
+        };
+        if let Some(replica) = self.pool.replicas.get_mut(&replica) {
+            let left = replica.claimed - seconds;
+            // Sums of floats drift: what is almost nothing is nothing.
+            replica.claimed = if left > 1e-6 { left } else { 0.0 };
+        }
+    }
+
+    fn note_reserved(&self, _id: RequestId) {}
+
+    /// A class whose eldest has waited too long and that has earned a turn.
+    fn starving(&self, model: ModelId, now: Timestamp) -> Option<Class> {
+        let (learned, queue) = (self.learned.get(&model)?, self.queue.models.get(&model)?);
+        let after = self.config.queue.promote_after;
+        [Class::Standard, Class::Batch].into_iter().find(|class| {
+            let earned = learned.credit.get(*class as usize).is_some_and(|credit| *credit >= 1.0);
+            earned && queue.eldest(*class).is_some_and(|since| now.since(since) >= after)
+        })
+    }
+
+    fn earn_turns(&mut self, model: ModelId, served: Class) {
+        let Some(learned) = self.learned.get_mut(&model) else { return };
+        for class in [Class::Standard, Class::Batch] {
+            let Some(credit) = learned.credit.get_mut(class as usize) else { continue };
+            if class == served {
+                *credit = 0.0;
+            } else if class > served && self.queue.waiting_in(model, class) > 0 {
+                *credit = (*credit + STARVING_SHARE).min(1.0);
+            }
+        }
+    }
+
+    /// Looks again, soon, at slots that were left free.
+    pub(crate) fn arm_tick(&mut self, model: ModelId, now: Timestamp) {
+        if self.ticking.insert(model) {
+            self.timers.set(Timer::Tick(model), Some(now + TICK));
+        }
+    }
+
+    /// Looks again at the free slots of a model, and at what could run twice.
+    pub(crate) fn tick(&mut self, model: ModelId, now: Timestamp) {
+        self.ticking.remove(&model);
+        let free: Vec<ReplicaId> = self
+            .pool
+            .models
+            .get(&model)
+            .map_or_else(Vec::new, |pool| pool.offers.iter().map(|(id, _)| id).take(MOST_FREE).collect());
+        for id in &free {
+            self.fill(*id, now);
+        }
+        let watching = self.copy_stragglers(model, now);
+        let waiting = self.queue.waiting_for(model) > 0;
+        let left = self.pool.models.get(&model).is_some_and(|pool| !pool.offers.is_empty());
+        if waiting && left || watching {
+            self.arm_tick(model, now);
+        }
+    }
+}
+
+impl Outlook<'_> {
+    /// Whether the request may run there at all, free or not.
+    pub(crate) fn may_run(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>) -> bool {
+        let spec = &ask.request.spec;
+        replica.standing() == Standing::Serving
+            && replica.rests_until.is_none()
+            && replica.spec.routes.contains(spec.route)
+            && replica.context() >= self.pool.threshold(spec.route, ask.request.need)
+            && !ask.request.has_tried(id)
+            && !(spec.class == Class::Batch && self.is_reserved(id))
+            && (!ask.request.is_retry() || replica.is_sound() || !self.has_sound(ask))
+    }
+}

@@ -1,0 +1,307 @@
+//! Where requests meet what was learned: what a new one needs, what runs where, and what its end teaches.
+
+use crate::{
+    course::Course,
+    event::{Class, Outcome, Timings},
+    id::{AttemptId, ModelId, ReplicaId, RequestId},
+    learned::Learned,
+    placement::Outlook,
+    plan::Plan,
+    replica::{Replica, Standing},
+    request::Attempt,
+    scheduler::Scheduler,
+    time::Timestamp,
+    warmth::Prompt,
+};
+
+/// Fewer prompt tokens, or less time, measure the round trip and not the reading.
+const MIN_PREFILL: (u32, f64) = (32, 0.02);
+/// Fewer answer tokens measure the network's jitter, not the writing.
+const MIN_DECODE: u32 = 4;
+/// A replica is kept for urgent work only if it reads at least this part as fast as the fastest.
+const FAST_ENOUGH: f64 = 0.5;
+/// One that runs something counts as so much slower when replicas to keep free are picked.
+const BUSY: f64 = 0.8;
+
+impl Scheduler {
+    /// Works out what a new request needs, and its place in the order of its class.
+    pub(crate) fn plan(&mut self, id: RequestId, now: Timestamp) {
+        let Some(request) = self.requests.get(&id) else { return };
+        let spec = &request.spec;
+        let (model, class, tenant) = (spec.model, spec.class, spec.tenant);
+        let learned = self.learned.entry(model).or_insert_with(|| Learned::new(now));
+        let scale = learned.tokens.get();
+        let tokens = (f64::from(spec.prompt_tokens) * scale).max(1.0);
+        let found = learned.index.arrive(&spec.prefix, now);
+        let prompt = Prompt::new(spec.prefix.clone(), tokens, scale, &found);
+        let shared = (found.shared * scale)
+            .max(prompt.template.map_or(0.0, |template| template.tokens))
+            .min(tokens - 1.0)
+            .max(0.0);
+        let output = learned.outputs.expect(tenant, class, spec.max_output);
+        let (prefill, decode) = self.pool.models.get(&model).map_or_else(
+            || crate::model_pool::ModelPool::default().typical_rates(),
+            crate::model_pool::ModelPool::typical_rates,
+        );
+        let shape = &learned.shape;
+        let reading = shape.prefill_work(shared, tokens) / prefill;
+        let work = shape.overhead() + reading + shape.decode_work(tokens, output) / decode;
+        let weight = self.config.tenants.get(&tenant).map_or(1.0, |share| share.weight);
+        let fair = self.config.policy == crate::config::Policy::LeastWork;
+        let tag = if fair { learned.fair.tag(class, tenant, work, weight) } else { 0.0 };
+        learned.note_demand(class, work, now);
+        if let Some(template) = &prompt.template {
+            learned.index.stats_mut(template.key).add(work, super::outlook::weight(class), now);
+        }
+        if class == Class::Interactive {
+            learned.reserve.arrived(now);
+        }
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.plan = Plan { prompt, shared, output, work, tag, ..Plan::default() };
+        }
+    }
+
+    /// The waiting work of a request's template grew (or shrank) by it.
+    pub(crate) fn note_waiting(&mut self, id: RequestId, waits: bool) {
+        let Some(request) = self.requests.get(&id) else { return };
+        let Some(template) = request.plan.prompt.template else { return };
+        let Some(learned) = self.learned.get_mut(&request.spec.model) else { return };
+        let stats = learned.index.stats_mut(template.key);
+        let change = if waits { request.plan.work } else { -request.plan.work };
+        stats.queued_work = (stats.queued_work + change).max(0.0);
+    }
+
+    /// How many attempts a replica shares itself among, and how many of them write.
+    pub(crate) fn activity(&self, replica: &Replica) -> (f64, f64) {
+        let attempts = replica.running.iter().filter_map(|id| self.attempts.get(id));
+        attempts.fold((0.0, 0.0), |(active, writing), attempt| {
+            (active + 1.0, writing + f64::from(u8::from(attempt.course.first_token.is_some())))
+        })
+    }
+
+    /// Brings the accounts of a replica's attempts up to now. To be called before anything changes there.
+    pub(crate) fn touch(&mut self, id: ReplicaId, now: Timestamp) {
+        let Some(replica) = self.pool.replicas.get(&id) else { return };
+        let seconds = now.since(replica.touched).as_secs_f64();
+        let (active, writing) = self.activity(replica);
+        if seconds > 0.0 && active > 0.0 {
+            for attempt_id in &replica.running {
+                let Some(attempt) = self.attempts.get_mut(attempt_id) else { continue };
+                let model = self.requests.get(&attempt.request).map(|request| request.spec.model);
+                let Some(learned) = model.and_then(|model| self.learned.get(&model)) else { continue };
+                attempt.course.pass(seconds, active, writing, &learned.shape);
+            }
+        }
+        if let Some(replica) = self.pool.replicas.get_mut(&id) {
+            replica.touched = now;
+        }
+    }
+
+    /// An attempt begins: what it should take, and what its slot will hold.
+    pub(crate) fn begin(&mut self, id: AttemptId, now: Timestamp) {
+        let Some(attempt) = self.attempts.get(&id).copied() else { return };
+        let Some(request) = self.requests.get(&attempt.request) else { return };
+        let (model, class) = (request.spec.model, request.spec.class);
+        let own = self.outlook(model, now).and_then(|outlook| {
+            let (ask, replica) = (outlook.ask(attempt.request)?, outlook.replica(attempt.replica)?);
+            Some((outlook.own(attempt.replica, replica, &ask)?, ask.tokens, ask.output))
+        });
+        let prompt = request.plan.prompt.clone();
+        let tag = request.plan.tag;
+        let Some(replica) = self.pool.replicas.get_mut(&attempt.replica) else { return };
+        let held = replica.slots.take(id, &prompt, now);
+        let Some(learned) = self.learned.get_mut(&model) else { return };
+        learned.index.follow(attempt.replica, &replica.slots);
+        learned.fair.served(class, tag);
+        if let Some((own, tokens, output)) = own {
+            if class == Class::Interactive {
+                learned.reserve.served(own.total());
+            }
+            if let Some(attempt) = self.attempts.get_mut(&id) {
+                let (cached, own) = (own.cached, own.total());
+                attempt.course = Course { tokens, held, cached, output, own, ..Course::default() };
+            }
+        }
+    }
+
+    /// An attempt is over: what its slot holds now.
+    pub(crate) fn finish(&mut self, id: AttemptId, attempt: &Attempt, now: Timestamp) {
+        let Some(model) = self.requests.get(&attempt.request).map(|request| request.spec.model) else { return };
+        let Some(learned) = self.learned.get_mut(&model) else { return };
+        let Some(replica) = self.pool.replicas.get_mut(&attempt.replica) else { return };
+        let kept = attempt.kept.unwrap_or_else(|| {
+            let course = &attempt.course;
+            let reading = (course.own - course.output).max(course.own * 0.5).max(1e-3);
+            let read = (course.read / reading).min(1.0);
+            let begun = course.cached + read * (course.tokens - course.cached);
+            if course.first_token.is_some() { course.tokens } else { begun }
+        });
+        if kept > 0.0 {
+            replica.slots.release(id, kept, now);
+        } else {
+            replica.slots.lost(id);
+        }
+        learned.index.follow(attempt.replica, &replica.slots);
+    }
+
+    /// What the end of an attempt says about speeds, sizes and caches. Before its slot is freed.
+    pub(crate) fn study(&mut self, id: AttemptId, outcome: Outcome, timings: Option<&Timings>, now: Timestamp) {
+        let Some(replica) = self.attempts.get(&id).map(|attempt| attempt.replica) else { return };
+        self.touch(replica, now);
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        let good = outcome == Outcome::Success;
+        let counted = timings.map(|t| f64::from(t.prefill_tokens) + f64::from(t.cached_tokens)).filter(|t| *t > 0.0);
+        let written = timings.map_or(0.0, |timings| f64::from(timings.decode_tokens));
+        attempt.kept = match outcome {
+            Outcome::Success => Some(counted.unwrap_or(attempt.course.tokens) + written),
+            Outcome::RequestFault | Outcome::ContextExceeded | Outcome::Soft(_) => None,
+            Outcome::Hard(_) | Outcome::Loading | Outcome::Misconfigured => Some(0.0),
+        };
+        let attempt = *attempt;
+        let Some(timings) = timings else { return };
+        let Some(request) = self.requests.get(&attempt.request) else { return };
+        let (model, class, tenant) = (request.spec.model, request.spec.class, request.spec.tenant);
+        let estimated = f64::from(request.spec.prompt_tokens);
+        let (work, typical) = (request.plan.work, self.pool.models.get(&model).map(|pool| pool.typical_rates()));
+        let shared = request.plan.shared;
+        let Some(learned) = self.learned.get_mut(&model) else { return };
+        if let Some(counted) = counted {
+            learned.tokens.observe(estimated, counted);
+        }
+        let counted = counted.unwrap_or(attempt.course.tokens);
+        let found = f64::from(timings.cached_tokens);
+        if let Some(replica) = self.pool.replicas.get_mut(&attempt.replica) {
+            replica.slots.observe(id, attempt.course.held, found, counted);
+            learned.index.follow(attempt.replica, &replica.slots);
+        }
+        if good {
+            learned.outputs.observe(tenant, class, written);
+            let weight = self.config.tenants.get(&tenant).map_or(1.0, |share| share.weight);
+            if let Some((prefill, decode)) = typical {
+                let shape = &learned.shape;
+                let reading = shape.prefill_work(shared.min(counted - 1.0), counted) / prefill;
+                let really = shape.overhead() + reading + shape.decode_work(counted, written) / decode;
+                learned.fair.correct(class, tenant, really - work, weight);
+            }
+        }
+        self.study_speed(&attempt, model, timings, counted, now);
+    }
+
+    fn study_speed(&mut self, attempt: &Attempt, model: ModelId, timings: &Timings, counted: f64, now: Timestamp) {
+        let Some(learned) = self.learned.get_mut(&model) else { return };
+        let Some(replica) = self.pool.replicas.get(&attempt.replica) else { return };
+        let course = &attempt.course;
+        let (reading, writing) = (timings.prefill.as_secs_f64(), timings.decode.as_secs_f64());
+        let elapsed = now.since(attempt.started).as_secs_f64();
+        let until_first =
+            course.first_token.map_or((elapsed - writing).max(0.0), |at| at.since(attempt.started).as_secs_f64());
+        let whole = |share: f64, time: f64| if time > 0.0 { (share / time).clamp(0.0, 1.0) } else { 1.0 };
+        // Where the first token cannot be seen, all of the time was booked as reading.
+        let booked = if course.first_token.is_some() { until_first } else { elapsed };
+        let read_share = whole(course.read, booked);
+        let shape = &mut learned.shape;
+        if timings.by_engine && course.first_token.is_some() && reading > 0.0 {
+            shape.observe_overhead((until_first - reading).max(0.0) * read_share);
+        }
+        let cached = f64::from(timings.cached_tokens);
+        let net = reading * read_share - if timings.by_engine { 0.0 } else { shape.overhead() };
+        let prefill = (timings.prefill_tokens >= MIN_PREFILL.0 && net > MIN_PREFILL.1).then_some(net);
+        let write_share =
+            if course.first_token.is_some() { whole(course.written, elapsed - until_first) } else { read_share };
+        let net_writing = writing * write_share;
+        let decode = (timings.decode_tokens >= MIN_DECODE && net_writing > 0.0).then_some(net_writing);
+        let tokens = f64::from(timings.decode_tokens);
+        if let Some(measured) = replica.speeds.prefill.measured()
+            && let Some(net) = prefill
+        {
+            shape.observe_prefill(cached, counted, net, measured);
+        }
+        let streams = self_streams(replica);
+        if let Some(measured) = replica.speeds.decode.measured()
+            && decode.is_some()
+        {
+            shape.observe_decode(counted, tokens, writing, write_share, streams, measured);
+        }
+        let (read_work, write_work) = (shape.prefill_work(cached, counted), shape.decode_work(counted, tokens));
+        self.pool.measure(attempt.replica, self.config.policy, &mut self.rng, |speeds| {
+            if let Some(net) = prefill {
+                speeds.prefill.observe(read_work, net, net, now);
+            }
+            if let Some(net) = decode {
+                speeds.decode.observe(write_work, net, net, now);
+            }
+        });
+    }
+
+    /// Follows whether a replica serves: how long such replicas last.
+    pub(crate) fn note_service(&mut self, id: ReplicaId, now: Timestamp) {
+        let Some(replica) = self.pool.replicas.get_mut(&id) else { return };
+        let serves = replica.standing() == Standing::Serving;
+        let Some(since) = replica.up_since else {
+            replica.up_since = serves.then_some(now);
+            return;
+        };
+        if serves {
+            return;
+        }
+        replica.up_since = None;
+        let lived = now.since(since).as_secs_f64();
+        let died = replica.standing() == Standing::Coming;
+        replica.hazard.lived(lived);
+        if died {
+            // It may have restarted; what it really held shows when it is back.
+            replica.hazard.died();
+            replica.slots.forget();
+        }
+        for model in &replica.spec.models {
+            let Some(learned) = self.learned.get_mut(model) else { continue };
+            learned.hazard.lived(lived);
+            if died {
+                learned.hazard.died();
+            }
+            learned.index.follow(id, &replica.slots);
+        }
+    }
+
+    /// Keeps as many fast replicas free of batch work as urgent arrivals may need.
+    pub(crate) fn reserve(&mut self, model: ModelId, now: Timestamp) {
+        let (Some(pool), Some(learned)) = (self.pool.models.get(&model), self.learned.get(&model)) else { return };
+        let wanted = learned.reserve.wanted(now, pool.serving);
+        if wanted == 0 && learned.reserved.is_empty() {
+            return;
+        }
+        let Some(outlook) = self.outlook(model, now) else { return };
+        let rate = |id: ReplicaId| outlook.serving_rate(id);
+        let best = outlook.pool.by_speed().find_map(rate).unwrap_or(0.0);
+        let mut reserved = learned.reserved.clone();
+        reserved.retain(|id| rate(*id).is_some_and(|rate| rate > FAST_ENOUGH * best));
+        reserved.truncate(wanted);
+        if reserved.len() < wanted {
+            let others = outlook.pool.by_speed().filter(|id| !reserved.contains(id));
+            let mut others: Vec<(f64, ReplicaId)> = others
+                .filter_map(|id| {
+                    let idle = outlook.replica(id).is_some_and(|replica| replica.running.is_empty());
+                    rate(id).map(|rate| (rate * if idle { 1.0 } else { BUSY }, id))
+                })
+                .take(3 * wanted + 10)
+                .collect();
+            others.sort_by(|a, b| b.0.total_cmp(&a.0));
+            reserved.extend(others.into_iter().map(|(_, id)| id).take(wanted - reserved.len()));
+        }
+        if let Some(learned) = self.learned.get_mut(&model) {
+            learned.reserved = reserved;
+        }
+    }
+}
+
+impl Outlook<'_> {
+    /// How fast it reads, if it serves.
+    fn serving_rate(&self, id: ReplicaId) -> Option<f64> {
+        let replica = self.replica(id).filter(|replica| replica.standing() == Standing::Serving)?;
+        self.rates(id, replica).map(|rates| rates.0)
+    }
+}
+
+fn self_streams(replica: &Replica) -> f64 {
+    replica.running.len() as f64
+}

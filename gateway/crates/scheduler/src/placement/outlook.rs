@@ -1,0 +1,333 @@
+//! What a replica would mean for a request: how long it would take there, and what that does to others.
+//!
+//! Every number is in seconds, so that unlike things can be weighed: reading a prompt again, making three chats wait,
+//! losing a minute's work to a phone that goes away. A term that an estimate cannot support is left out rather than
+//! guessed.
+
+use crate::{
+    event::Class,
+    id::{ModelId, ReplicaId, RequestId},
+    learned::Learned,
+    model_pool::ModelPool,
+    placement::{Job, Jobs},
+    plan::Plan,
+    replica::Replica,
+    request::Request,
+    scheduler::Scheduler,
+    snapshot::CandidateView,
+    time::Timestamp,
+};
+
+/// What a second of delay counts by class: a guard's client waits for it, a batch's does not.
+const WEIGHTS: [f64; Class::ALL.len()] = [10.0, 1.0, 0.3];
+/// The rates of replicas of which nothing is known, in tokens per second: a 4B model on a common phone.
+const UNKNOWN_RATES: (f64, f64) = (80.0, 10.0);
+/// An answer shorter than this part of the reading gains nothing by sharing a replica.
+const PROMPT_HEAVY: f64 = 0.15;
+/// How much more the cached template of others counts than one reading of it: every later request would read it.
+const EVICTION: f64 = 8.0;
+/// A conversation's cache is worth less: it may be over. And less still the longer it is silent.
+const EVICTION_CONVERSATION: f64 = 0.5;
+const CONVERSATION_FADES: f64 = 60.0;
+/// How much the throughput won by overlapping counts against the delay, per request that waits.
+const THROUGHPUT: f64 = 3.0;
+/// Seconds until a dead replica is noticed.
+const DETECTION: f64 = 15.0;
+
+pub(crate) fn weight(class: Class) -> f64 {
+    WEIGHTS.get(class as usize).copied().unwrap_or(1.0)
+}
+
+/// A request that looks for a replica.
+#[derive(Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    pub(crate) request: &'a Request,
+    pub(crate) plan: &'a Plan,
+    pub(crate) tokens: f64,
+    pub(crate) output: f64,
+    pub(crate) weight: f64,
+}
+
+/// Seconds alone on a replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Own {
+    pub(crate) prefill: f64,
+    pub(crate) decode: f64,
+    pub(crate) cached: f64,
+}
+
+impl Own {
+    pub(crate) fn total(&self) -> f64 {
+        self.prefill + self.decode
+    }
+}
+
+/// What starting there now costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Cost {
+    pub(crate) own: Own,
+    /// Attempts that run there.
+    pub(crate) running: usize,
+    /// What sharing adds for itself and, weighted, for the others, less the throughput that it wins.
+    pub(crate) delay: f64,
+    pub(crate) eviction: f64,
+    pub(crate) risk: f64,
+    /// What others already wait there for.
+    pub(crate) claimed: f64,
+    pub(crate) total: f64,
+}
+
+impl Cost {
+    fn out_of_the_question(own: Own, running: usize) -> Self {
+        Self { own, running, total: f64::INFINITY, ..Self::default() }
+    }
+}
+
+/// A model's replicas at one moment, as one class of request sees them.
+#[derive(Clone, Copy)]
+pub(crate) struct Outlook<'a> {
+    core: &'a Scheduler,
+    pub(crate) pool: &'a ModelPool,
+    pub(crate) learned: &'a Learned,
+    pub(crate) now: Timestamp,
+    typical: (f64, f64),
+    model: ModelId,
+    /// Look at everything: few requests are left, each matters.
+    pub(crate) exact: bool,
+}
+
+impl Scheduler {
+    pub(crate) fn outlook(&self, model: ModelId, now: Timestamp) -> Option<Outlook<'_>> {
+        let (pool, learned) = (self.pool.models.get(&model)?, self.learned.get(&model)?);
+        Some(Outlook { core: self, pool, learned, now, typical: pool.typical_rates(), model, exact: false })
+    }
+}
+
+impl ModelPool {
+    /// Rates of the middle replica, in tokens per second; also what a replica of which nothing is known is taken for.
+    pub(crate) fn typical_rates(&self) -> (f64, f64) {
+        let (prefill, decode) = (self.typical_prefill.get(), self.typical_decode.get());
+        (prefill.unwrap_or(UNKNOWN_RATES.0), decode.unwrap_or(UNKNOWN_RATES.1))
+    }
+}
+
+impl<'a> Outlook<'a> {
+    pub(crate) fn exact(self, exact: bool) -> Self {
+        Self { exact, ..self }
+    }
+
+    pub(crate) fn replica(&self, id: ReplicaId) -> Option<&'a Replica> {
+        self.core.pool.replicas.get(&id)
+    }
+
+    pub(crate) fn ask(&self, id: RequestId) -> Option<Ask<'a>> {
+        let request = self.core.requests.get(&id)?;
+        let plan = &request.plan;
+        let truth = self.core.insight.as_ref().map(|insight| insight.tokens(id));
+        let (tokens, output) = truth.unwrap_or((plan.prompt.tokens, plan.output));
+        Some(Ask { request, plan, tokens, output, weight: weight(request.spec.class) })
+    }
+
+    /// Tokens per second alone on an empty context; `None` where it is known to be down.
+    pub(crate) fn rates(&self, id: ReplicaId, replica: &Replica) -> Option<(f64, f64)> {
+        match &self.core.insight {
+            Some(insight) => insight.rates(id, self.now).map(|rates| (rates.prefill, rates.decode)),
+            None => Some(replica.speeds.at(self.now, self.typical)),
+        }
+    }
+
+    /// Tokens really found of those that a slot is believed to hold.
+    fn found(&self, id: ReplicaId, replica: &Replica, believed: f64) -> f64 {
+        let truth = self.core.insight.as_ref().map(|insight| insight.cache_yield(id));
+        truth.map_or(believed, |truth| truth * believed / replica.slots.yield_().max(0.01))
+    }
+
+    /// Seconds alone, with that many prompt tokens cached.
+    pub(crate) fn alone(&self, rates: (f64, f64), ask: &Ask<'_>, cached: f64) -> Own {
+        let shape = &self.learned.shape;
+        let cached = cached.min(ask.tokens - 1.0).max(0.0);
+        let prefill = shape.overhead() + shape.prefill_work(cached, ask.tokens) / rates.0;
+        Own { prefill, decode: shape.decode_work(ask.tokens, ask.output) / rates.1, cached }
+    }
+
+    /// Seconds alone in the slot it would get now.
+    pub(crate) fn own(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>) -> Option<Own> {
+        let rates = self.rates(id, replica)?;
+        let cached = self.found(id, replica, replica.slots.best_idle(&ask.plan.prompt));
+        Some(self.alone(rates, ask, cached))
+    }
+
+    /// Seconds alone once what runs there has ended.
+    pub(crate) fn own_later(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>) -> Option<Own> {
+        let rates = self.rates(id, replica)?;
+        let cached = self.found(id, replica, replica.slots.later(&ask.plan.prompt));
+        Some(self.alone(rates, ask, cached))
+    }
+
+    /// Seconds alone at best: with everything cached that could be.
+    pub(crate) fn floor(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>) -> f64 {
+        self.rates(id, replica).map_or(f64::INFINITY, |rates| self.alone(rates, ask, ask.plan.shared).total())
+    }
+
+    /// What is left of all that runs there.
+    pub(crate) fn jobs(&self, id: ReplicaId, replica: &Replica) -> Jobs {
+        let mut jobs = Jobs::default();
+        let Some(rates) = self.rates(id, replica) else { return jobs };
+        let shape = &self.learned.shape;
+        let (active, writing) = self.core.activity(replica);
+        let since = self.now.since(replica.touched).as_secs_f64();
+        for attempt_id in &replica.running {
+            let Some(attempt) = self.core.attempts.get(attempt_id) else { continue };
+            let Some(request) = self.core.requests.get(&attempt.request) else { continue };
+            let truth = self.core.insight.as_ref().and_then(|insight| insight.remaining(*attempt_id, self.now));
+            let left = match truth {
+                Some((prefill, decode)) => Job { prefill, decode, weight: 1.0 },
+                None => {
+                    let mut course = attempt.course;
+                    course.pass(since, active, writing, shape);
+                    course.left(shape, rates, request.spec.stream || course.first_token.is_some())
+                }
+            };
+            jobs.add(Job { weight: weight(request.spec.class), ..left });
+        }
+        jobs
+    }
+
+    /// What it costs to start there now. Infinite where it is out of the question or surely above `bound`.
+    pub(crate) fn now_cost(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>, bound: f64) -> Cost {
+        let running = replica.running.len();
+        let Some(own) = self.own(id, replica, ask) else { return Cost::out_of_the_question(Own::default(), running) };
+        let claimed = replica.claimed;
+        if own.total() + claimed >= bound || self.will_be_lost(id, &own) {
+            return Cost::out_of_the_question(own, running);
+        }
+        let eviction = self.eviction(id, replica, ask);
+        let risk = self.risk(replica, &own, ask);
+        let extra = claimed + eviction + risk;
+        let alone = Cost { own, running, eviction, risk, claimed, delay: 0.0, total: own.total() + extra };
+        if running == 0 {
+            return alone;
+        }
+        let jobs = self.jobs(id, replica);
+        let outranks = jobs.iter().any(|job| job.weight < ask.weight);
+        if !self.exact && own.decode < PROMPT_HEAVY * own.prefill && !outranks {
+            return Cost::out_of_the_question(own, running);
+        }
+        let shape = &self.learned.shape;
+        let before = jobs.ends(shape);
+        let after = jobs.with(Job { prefill: own.prefill, decode: own.decode, weight: ask.weight }).ends(shape);
+        let end = after.iter().last().unwrap_or(0.0);
+        let others = jobs.iter().zip(before.iter().zip(after.iter()));
+        let delayed: f64 = others.map(|(job, (before, after))| job.weight / ask.weight * (after - before)).sum();
+        // Overlapping frees the replica earlier than one after the other: worth more the more wait.
+        let won = (before.last() + own.total() - after.last()).max(0.0);
+        let delay = (end - own.total()) + delayed - THROUGHPUT * self.share_of_queue(id, replica, ask) * won;
+        Cost { delay, total: alone.total + delay, ..alone }
+    }
+
+    /// What it costs to wait for that replica: after the first that runs there has ended, or after all of them.
+    pub(crate) fn later_cost(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>, bound: f64) -> (f64, f64) {
+        let Some(own) = self.own_later(id, replica, ask) else { return (f64::INFINITY, 0.0) };
+        let claimed = replica.claimed;
+        if own.total() + claimed >= bound {
+            return (f64::INFINITY, own.total());
+        }
+        let shape = &self.learned.shape;
+        let jobs = self.jobs(id, replica);
+        let ends = jobs.ends(shape);
+        let all = ends.last();
+        let best = all + claimed + own.total();
+        let first = ends.first();
+        if claimed > 0.0 || first >= all || first + own.total() >= bound.min(best) {
+            return (best, own.total());
+        }
+        let (first, rest) = jobs.after_first(shape);
+        let alone = rest.ends(shape);
+        let together = rest.with(Job { prefill: own.prefill, decode: own.decode, weight: ask.weight }).ends(shape);
+        let end = together.iter().last().unwrap_or(0.0);
+        let others = rest.iter().zip(alone.iter().zip(together.iter()));
+        let delayed: f64 = others.map(|(job, (alone, together))| job.weight / ask.weight * (together - alone)).sum();
+        (best.min(first + end + delayed), own.total())
+    }
+
+    /// A simulation that knows when a replica goes away starts nothing there that would be lost.
+    fn will_be_lost(&self, id: ReplicaId, own: &Own) -> bool {
+        let until = |insight: &Box<dyn crate::insight::Insight>| insight.up_until(id, self.now).since(self.now);
+        self.core.insight.as_ref().is_some_and(|insight| until(insight).as_secs_f64() < 1.3 * own.total() + 1.0)
+    }
+
+    /// What is expected to be lost by the replica's going away: half of the work, the time until that is noticed, and doing
+    /// it again.
+    fn risk(&self, replica: &Replica, own: &Own, ask: &Ask<'_>) -> f64 {
+        if self.core.insight.is_some() {
+            return 0.0;
+        }
+        let odds = 1.0 - (-replica.hazard.rate(self.learned.hazard.rate()) * own.total()).exp();
+        odds * (0.5 * own.total() + DETECTION + ask.plan.work)
+    }
+
+    /// The worth of the cache that it would overwrite.
+    fn eviction(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>) -> f64 {
+        if ask.request.spec.class == Class::Interactive && self.is_reserved(id) {
+            return 0.0;
+        }
+        let Some(held) = replica.slots.victim(&ask.plan.prompt, self.now) else { return 0.0 };
+        let Some((prefill, _)) = self.rates(id, replica) else { return 0.0 };
+        let shape = &self.learned.shape;
+        let Some(key) = held.template else { return 0.0 };
+        let Some(stats) = self.learned.index.stats(key) else { return 0.0 };
+        let relative = stats.weight() / ask.weight;
+        let share = if held.duplicated { 0.0 } else { self.learned.index.heat(key, self.now) };
+        let template = EVICTION * share * shape.prefill_work(0.0, held.template_tokens) / prefill;
+        let fade = (-held.age / CONVERSATION_FADES).exp();
+        let rest = shape.prefill_work(held.template_tokens, held.tokens) / prefill;
+        let goes_on = if held.same_conversation { 0.0 } else { stats.return_share() };
+        relative * (template + EVICTION_CONVERSATION * goes_on * fade * rest)
+    }
+
+    pub(crate) fn is_reserved(&self, id: ReplicaId) -> bool {
+        self.learned.reserved.contains(&id)
+    }
+
+    /// Requests of its class and above that wait, as far as this replica's part of the pool would serve them.
+    fn share_of_queue(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>) -> f64 {
+        let waiting = self.core.queue.ahead_of(self.model, ask.request.spec.class).saturating_sub(1);
+        if waiting == 0 {
+            return 0.0;
+        }
+        let prefill = self.rates(id, replica).map_or(0.0, |rates| rates.0);
+        waiting as f64 * prefill / self.pool_rate()
+    }
+
+    /// Work that waits in that class and those above it, in seconds of a typical replica.
+    pub(crate) fn queued_work(&self, class: Class) -> f64 {
+        self.core.queue.work(self.model, class)
+    }
+
+    /// Whether a replica beyond doubt serves the request, now or when a slot frees.
+    pub(crate) fn has_sound(&self, ask: &Ask<'_>) -> bool {
+        self.core.pool.has_sound(ask.request)
+    }
+
+    /// Prompt tokens per second of all that serve.
+    pub(crate) fn pool_rate(&self) -> f64 {
+        (self.typical.0 * self.pool.serving.max(1) as f64).max(f64::MIN_POSITIVE)
+    }
+
+    pub(crate) fn view(&self, id: ReplicaId, replica: &Replica, cost: &Cost, wait: f64) -> CandidateView {
+        CandidateView {
+            replica: id,
+            free: replica.free() > 0,
+            running: cost.running as u32,
+            reserved: self.is_reserved(id),
+            cached_tokens: cost.own.cached,
+            prefill: cost.own.prefill,
+            decode: cost.own.decode,
+            wait,
+            delay: cost.delay,
+            eviction: cost.eviction,
+            risk: cost.risk,
+            cost: cost.total,
+        }
+    }
+}
