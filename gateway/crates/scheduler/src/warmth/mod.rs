@@ -22,10 +22,8 @@ mod stats;
 #[cfg(test)]
 mod rig;
 
-#[expect(unused_imports, reason = "as above")]
 pub(crate) use self::{
-    index::{Found, Index},
-    prompt::{Prompt, Template, TemplateKey},
-    slots::{Held, Slots},
-    stats::TemplateStats,
+    index::Index,
+    prompt::{Prompt, TemplateKey},
+    slots::Slots,
 };

@@ -1,6 +1,9 @@
 //! Prompts for the tests: texts whose parts are named, cut as the shell cuts them.
 
-use super::{Found, Index, Prompt};
+use super::{
+    index::{Found, Index},
+    prompt::Prompt,
+};
 use crate::{prefix::Prefix, rng::Rng, time::Timestamp};
 
 pub(super) fn at(seconds: u64) -> Timestamp {

@@ -9,6 +9,8 @@ use crate::{id::AttemptId, prefix::Prefix, time::Timestamp};
 /// The next turn of a conversation repeats the answer if it is longer by at least this part of the answer. If it is not,
 /// most of the answer was not shown to the client, as thoughts are not.
 const REPEATED: f64 = 0.75;
+/// Who holds this part of a prompt holds all of it: so far apart may two counts of its tokens be.
+const NEARLY: f64 = 0.9;
 
 /// While an attempt runs, what the slot will hold when that is done. Lengths are in tokens of the model.
 #[derive(Clone, Debug, Default)]
@@ -16,8 +18,6 @@ pub(super) struct Slot {
     pub(super) running: Option<AttemptId>,
     /// When its attempt began, or ended if that is over. `None`: it never had one.
     pub(super) used: Option<Timestamp>,
-    /// The engine said what its attempt found in the cache.
-    pub(super) observed: bool,
     /// Of the prompt, with its answer, that is held or read.
     prefix: Prefix,
     /// How many of its cuts are held.
@@ -29,7 +29,12 @@ pub(super) struct Slot {
     tip: u64,
     pub(super) template: Option<Template>,
     scale: f64,
+    /// Length of the prompt by its bytes, and by the engine's count if that is known. What the next turn of a conversation
+    /// adds is a difference, right only between two lengths of one measure: all but `counted` are by the bytes.
     prompt_tokens: f64,
+    counted: Option<f64>,
+    /// The whole prompt is held.
+    whole: bool,
     /// All that is held.
     pub(super) tokens: f64,
 }
@@ -49,14 +54,27 @@ impl Slot {
         slot
     }
 
-    /// Of the prompt and its answer, the first `tokens` are held.
-    pub(super) fn keep(&mut self, tokens: f64) {
+    /// The prompt is so long by the engine's count.
+    pub(super) fn count(&mut self, prompt_tokens: f64) {
+        self.counted = Some(prompt_tokens);
+    }
+
+    pub(super) fn is_counted(&self) -> bool {
+        self.counted.is_some()
+    }
+
+    /// Of the prompt and its answer, the first `held` tokens are held; by the engine's count if that of the prompt is known.
+    pub(super) fn keep(&mut self, held: f64) {
         let all = self.prefix.fingerprints();
         let at = |cut: usize| all.get(cut).copied().unwrap_or_default();
-        self.tokens = tokens;
-        self.cuts = all.len();
-        if tokens < self.prompt_tokens {
-            let within = Prefix::cuts().take_while(|cut| f64::from(*cut) * self.scale <= tokens);
+        let prompt = self.counted.unwrap_or(self.prompt_tokens);
+        self.whole = held >= NEARLY * prompt;
+        if self.whole {
+            self.tokens = self.prompt_tokens + (held - prompt).max(0.0);
+            self.cuts = all.len();
+        } else {
+            self.tokens = self.prompt_tokens * held / prompt;
+            let within = Prefix::cuts().take_while(|cut| f64::from(*cut) * self.scale <= self.tokens);
             self.cuts = within.count().min(all.len());
         }
         self.template = self.template.filter(|template| template.cuts <= self.cuts);
@@ -107,7 +125,7 @@ impl Slot {
             return 0.0;
         }
         let beyond_template = common > prompt.template_cuts().max(self.template_cuts());
-        let tokens = if common == self.cuts && beyond_template && self.tokens >= self.prompt_tokens {
+        let tokens = if common == self.cuts && beyond_template && self.whole {
             self.with_answer(prompt)
         } else {
             match prompt.template {

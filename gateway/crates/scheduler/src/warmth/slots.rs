@@ -76,15 +76,14 @@ impl Slots {
         self.slots.iter_mut().for_each(Slot::clear);
     }
 
-    /// Tokens of the prompt that should be cached if it began now, in the slot that the engine would take. Before the
-    /// [yield](Self::yield_).
+    /// Tokens of the prompt that would be found in the cache if it began now, in the slot that the engine would take.
     pub(crate) fn best_idle(&self, prompt: &Prompt) -> f64 {
-        self.choice(prompt).map_or(0.0, |(_, matching)| matching)
+        self.choice(prompt).map_or(0.0, |(_, matching)| matching * self.yield_)
     }
 
-    /// Tokens of the prompt that should be cached once all that runs there is done, in the best slot. Before the yield.
+    /// Tokens of the prompt that would be found, in the best slot, once all that runs there is done.
     pub(crate) fn later(&self, prompt: &Prompt) -> f64 {
-        self.slots.iter().map(|slot| slot.matching(prompt)).fold(0.0, f64::max)
+        self.slots.iter().map(|slot| slot.matching(prompt)).fold(0.0, f64::max) * self.yield_
     }
 
     /// What this replica really finds of what should be cached, as a share from 0 to 1.
@@ -92,7 +91,8 @@ impl Slots {
         self.yield_
     }
 
-    /// The attempt begins. Returns the tokens that should be cached, before the yield; [`Self::observe`] wants them back.
+    /// The attempt begins. Returns the tokens that should be cached, before the [yield](Self::yield_); [`Self::observe`]
+    /// wants them back.
     pub(crate) fn take(&mut self, attempt: AttemptId, prompt: &Prompt, now: Timestamp) -> f64 {
         let (at, matching) = self.choice(prompt).unwrap_or((self.slots.len(), 0.0));
         let reading = Slot::reading(attempt, prompt, now);
@@ -104,11 +104,11 @@ impl Slots {
         matching
     }
 
-    /// The engine says how many tokens of the attempt's prompt it `found` in its cache; [`Self::take`] had `believed` in so
-    /// many. Counts once, and only while the attempt runs.
+    /// The engine says how many of the attempt's `prompt_tokens`, by its own count, it `found` in its cache; [`Self::take`]
+    /// had `believed` in so many. Counts once, and only while the attempt runs.
     pub(crate) fn observe(&mut self, attempt: AttemptId, believed: f64, found: f64, prompt_tokens: f64) {
-        let Some(slot) = self.of(attempt).filter(|slot| !slot.observed) else { return };
-        slot.observed = true;
+        let Some(slot) = self.of(attempt).filter(|slot| !slot.is_counted()) else { return };
+        slot.count(prompt_tokens);
         let began = slot.used;
         let telling = believed > TELLING * prompt_tokens;
         if !telling {
@@ -124,8 +124,8 @@ impl Slots {
     }
 
     /// The attempt ended, or was cancelled, and its slot keeps the first `held_tokens` of prompt and answer: all of both
-    /// after a whole answer; as far as the prompt was read when it was cancelled in the middle. In the measure of
-    /// [`Prompt::tokens`], whatever the engine counted: differences count here, and they must not mix two measures.
+    /// after a whole answer; as far as the prompt was read when it was cancelled in the middle. By the engine's count if
+    /// [`Self::observe`] was told that, else in the measure of [`Prompt::tokens`].
     pub(crate) fn release(&mut self, attempt: AttemptId, held_tokens: f64, now: Timestamp) {
         if let Some(slot) = self.of(attempt) {
             slot.running = None;
