@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, ops::Add, time::Duration};
 
 use scheduler::{
-    AttemptId, ChangeReason, Class, Effect, Event, HardFailure, ModelId, Outcome, Policy, Prefix, RelayId, ReplicaId,
-    ReplicaSpec, Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, SoftFailure, TenantId,
-    Timestamp, Timings,
+    AttemptId, CancelReason, ChangeReason, Class, Effect, Event, HardFailure, ModelId, Outcome, Policy, Prefix,
+    RelayId, ReplicaId, ReplicaSpec, Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, SoftFailure,
+    TenantId, Timestamp, Timings,
 };
 use simulation::{
     driver::{Agenda, Simulation, World},
@@ -26,6 +26,9 @@ pub struct Trace {
     pub dispatches: u64,
     pub failovers: u64,
     pub cancels: u64,
+    pub hedges: u64,
+    pub hedges_lost: u64,
+    pub given_back: u64,
     pub rejections: [u64; 8],
     pub drained: u64,
     pub relay_holds: u64,
@@ -45,6 +48,9 @@ impl Add for Trace {
             dispatches: self.dispatches + other.dispatches,
             failovers: self.failovers + other.failovers,
             cancels: self.cancels + other.cancels,
+            hedges: self.hedges + other.hedges,
+            hedges_lost: self.hedges_lost + other.hedges_lost,
+            given_back: self.given_back + other.given_back,
             rejections,
             drained: self.drained + other.drained,
             relay_holds: self.relay_holds + other.relay_holds,
@@ -215,9 +221,11 @@ fn random_config(rng: &mut Rng) -> SchedulerConfig {
     config.retry.max_attempts = count(&[1, 2, 3, 3]) as u32;
     config.health.hard_failures = count(&[1, 2]) as u32;
     config.health.soft_failures = count(&[1, 3]) as u32;
-    if rng.chance(0.3) {
-        config.policy = Policy::RoundRobin;
-    }
+    let policies = [Policy::LeastWork, Policy::LeastWork, Policy::LeastBusy, Policy::RoundRobin];
+    config.policy = *rng.pick(&policies).expect("a few");
+    config.hedge.enabled = rng.chance(0.8);
+    config.hedge.give_back = rng.chance(0.8);
+    config.hedge.budget_share = *rng.pick(&[0.0, 0.05, 0.5]).expect("a few");
     config
 }
 
@@ -267,9 +275,10 @@ impl World for Sweep {
         self.trace.note(agenda.now(), &format!("{effect:?}"));
         self.shadow.heard(&effect);
         match effect {
-            Effect::Dispatch { attempt, replica, number, .. } => {
+            Effect::Dispatch { attempt, replica, number, hedge, .. } => {
                 self.trace.dispatches += 1;
-                self.trace.failovers += u64::from(number > 1);
+                self.trace.hedges += u64::from(hedge);
+                self.trace.failovers += u64::from(number > 1 && !hedge);
                 let mean = if self.connects(replica) { 4.0 } else { 0.1 };
                 let length = self.rng.exponential(mean);
                 agenda.after(Duration::from_secs_f64(length * self.rng.unit()), Happening::FirstToken(attempt));
@@ -279,7 +288,11 @@ impl World for Sweep {
                 let after = Duration::from_secs_f64(self.rng.unit() * 2.0);
                 agenda.after(after, Happening::Answer(replica));
             }
-            Effect::Cancel { .. } => self.trace.cancels += 1,
+            Effect::Cancel { why, .. } => {
+                self.trace.cancels += 1;
+                self.trace.hedges_lost += u64::from(why == CancelReason::HedgeLost);
+                self.trace.given_back += u64::from(why == CancelReason::GivenBack);
+            }
             Effect::Reject { reason, .. } => self.trace.rejections[reason as usize] += 1,
             Effect::Drained { .. } => self.trace.drained += 1,
             Effect::Changed { why, .. } => {
@@ -383,7 +396,7 @@ impl Sweep {
             deadline: rng.chance(0.3).then(|| agenda.now() + wait),
             prompt_tokens: (rng.exponential(2000.0)) as u32,
             max_output: Some(100),
-            stream: false,
+            stream: rng.chance(0.5),
             body_bytes: rng.below(5_000) as u64,
             prefix: Prefix::default(),
         };
