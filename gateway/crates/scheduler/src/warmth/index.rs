@@ -20,8 +20,6 @@ pub(crate) struct Found {
     pub(crate) template: Option<Template>,
     /// The longest beginning that was seen before at all.
     pub(crate) shared: f64,
-    /// It goes on from an earlier prompt, beyond the template: a later turn of a conversation.
-    pub(crate) returns: bool,
     /// How many of its cuts were seen before.
     pub(super) known: usize,
 }
@@ -60,12 +58,7 @@ impl Index {
             self.stats.entry(template.key.0).arrive(template.tokens, sighting.returns, now);
             self.tokens.add(template.tokens, now);
         }
-        Found {
-            template,
-            shared: f64::from(Prefix::cut(sighting.known)),
-            returns: sighting.returns,
-            known: sighting.known,
-        }
+        Found { template, shared: f64::from(Prefix::cut(sighting.known)), known: sighting.known }
     }
 
     /// The template's figures, for what only the caller knows; new ones if it is unknown.
@@ -112,3 +105,6 @@ impl Index {
 fn length(cuts: usize) -> f64 {
     f64::midpoint(f64::from(Prefix::cut(cuts)), f64::from(Prefix::cut(cuts + 1)))
 }
+
+#[cfg(test)]
+mod tests;

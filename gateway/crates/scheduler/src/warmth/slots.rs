@@ -192,3 +192,6 @@ impl Slots {
         idle.min_by_key(|(_, slot)| slot.used).map(|(at, _)| at)
     }
 }
+
+#[cfg(test)]
+mod tests;
