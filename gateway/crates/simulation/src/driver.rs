@@ -38,6 +38,13 @@ pub struct Agenda<H> {
     events: VecDeque<Event>,
 }
 
+impl<H> Default for Agenda<H> {
+    /// At time zero, with nothing put down yet.
+    fn default() -> Self {
+        Self { now: Timestamp::ZERO, future: BTreeMap::new(), order: 0, events: VecDeque::new() }
+    }
+}
+
 impl<H> Agenda<H> {
     /// The present.
     pub fn now(&self) -> Timestamp {
@@ -46,8 +53,20 @@ impl<H> Agenda<H> {
 
     /// Puts down what will happen after that long.
     pub fn after(&mut self, length: Duration, happening: H) {
+        self.at(self.now + length, happening);
+    }
+
+    /// Puts down what will happen then, or at once if that is over.
+    pub fn at(&mut self, moment: Timestamp, happening: H) {
         self.order += 1;
-        self.future.insert((self.now + length, self.order), happening);
+        self.future.insert((moment.max(self.now), self.order), happening);
+    }
+
+    /// Goes to the next moment at which something happens in the world, and takes what does.
+    pub fn advance(&mut self) -> Option<H> {
+        let ((at, _), happening) = self.future.pop_first()?;
+        self.now = self.now.max(at);
+        Some(happening)
     }
 
     /// Tells the scheduler, as soon as the present call returns.
@@ -75,8 +94,7 @@ pub struct Simulation<W: World> {
 impl<W: World> Simulation<W> {
     /// At time zero, with nothing put down yet.
     pub fn new(scheduler: Scheduler, world: W) -> Self {
-        let agenda = Agenda { now: Timestamp::ZERO, future: BTreeMap::new(), order: 0, events: VecDeque::new() };
-        Self { world, scheduler, agenda }
+        Self { world, scheduler, agenda: Agenda::default() }
     }
 
     /// Goes to the next moment at which something happens. False when nothing ever will.
@@ -87,7 +105,7 @@ impl<W: World> Simulation<W> {
         if whose == 0 {
             self.world.advanced(self.agenda.now);
             self.scheduler.advance(self.agenda.now);
-        } else if let Some((_, happening)) = self.agenda.future.pop_first() {
+        } else if let Some(happening) = self.agenda.advance() {
             self.world.happen(happening, &mut self.agenda);
         }
         self.settle();

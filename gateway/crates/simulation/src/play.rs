@@ -1,12 +1,25 @@
 //! A policy serves a scenario: who plays, the play, the figures.
 
+mod asks;
+mod balancer;
+mod beliefs;
+mod core;
+mod ending;
 mod figures;
+mod others;
+mod phone;
 mod player;
+mod stage;
+mod tally;
+mod truth;
+
+use std::sync::Arc;
 
 pub use self::{
     figures::{ClassFigures, KeyFigures, Played, WasteShares},
     player::{Player, UnknownPlayer},
 };
+use self::{others::Way, player::Kind};
 use crate::{
     bounds::{ClassBounds, bounds},
     scenario::Scenario,
@@ -21,7 +34,7 @@ pub struct Run<'a> {
     /// The number of the run: 0 draws from the scenario's own seed.
     pub number: u64,
     /// What it draws.
-    pub workload: Workload,
+    pub workload: Arc<Workload>,
     /// What no player can beat, by class.
     pub bounds: Vec<ClassBounds>,
 }
@@ -31,12 +44,17 @@ impl<'a> Run<'a> {
     pub fn new(scenario: &'a Scenario, number: u64) -> Self {
         let workload = Workload::draw(scenario, number);
         let bounds = bounds(scenario, &workload);
-        Self { scenario, number, workload, bounds }
+        Self { scenario, number, workload: Arc::new(workload), bounds }
     }
 
     /// Lets a player serve it.
     pub fn play(&self, player: &Player) -> Played {
-        Played { scenario: self.scenario.name.clone(), player: player.name(), run: self.number, ..Played::default() }
+        let ending = match player.kind {
+            Kind::Core(setup) => core::play(self.scenario, &self.workload, &setup),
+            Kind::Early(choice) => others::play(self.scenario, &self.workload, &Way::Early(choice)),
+            Kind::Central => others::play(self.scenario, &self.workload, &Way::Central),
+        };
+        tally::played(self, player, ending)
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) enum Kind {
     Core(CoreSetup),
     /// Requests go to a phone at once and queue there.
     Early(Early),
-    /// One queue in order of arrival; each goes to the fastest idle phone.
+    /// One queue in order of arrival, for idle phones.
     Central,
 }
 

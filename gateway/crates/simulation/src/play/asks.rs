@@ -1,0 +1,112 @@
+//! What the core is told of phones and requests, and its settings for a play.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use scheduler::{
+    Class as Urgency, ModelId, QueueConfig, Rates, RelayId, ReplicaId, ReplicaSpec, RequestSpec, RetryConfig, RouteSet,
+    SchedulerConfig, TenantId,
+};
+
+use super::{beliefs::Beliefs, player::CoreSetup};
+use crate::{
+    scenario::{Class, Scenario},
+    workload::Workload,
+};
+
+const MODEL: ModelId = ModelId(1);
+const ROUTE: u8 = 0;
+/// A token is four bytes of text.
+const BYTES_PER_TOKEN: u64 = 4;
+/// Longer than any play waits for a phone.
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Nothing is refused: a refused request would make the figures of the others better.
+pub(super) fn config(setup: &CoreSetup) -> SchedulerConfig {
+    let usual = SchedulerConfig::default();
+    SchedulerConfig {
+        policy: setup.policy,
+        queue: QueueConfig {
+            max_requests: usize::MAX,
+            max_per_slot: usize::MAX,
+            max_bytes: u64::MAX,
+            max_age: [None; 3],
+            no_replica_wait: DAY,
+            ..usual.queue
+        },
+        retry: RetryConfig { max_attempts: 1000, budget_share: 1.0, ..usual.retry },
+        ..usual
+    }
+}
+
+/// The phones, as the core is told of them. Each has a relay of its own: their failures have nothing to do with each other.
+pub(super) fn replicas(
+    scenario: &Scenario,
+    workload: &Workload,
+    beliefs: &Beliefs,
+    setup: &CoreSetup,
+) -> Vec<(ReplicaId, ReplicaSpec)> {
+    let model = &scenario.model;
+    let phones = workload.phones.iter().zip(&beliefs.speeds).zip(0..);
+    let told = phones.map(|((phone, (reads, writes)), number)| {
+        let prior = setup.prior.map(|factor| Rates {
+            prefill: factor * reads * model.prefill_tokens_per_second,
+            decode: factor * writes * model.decode_tokens_per_second,
+        });
+        let spec = ReplicaSpec {
+            models: vec![MODEL],
+            routes: RouteSet(1 << ROUTE),
+            slots: u16::try_from(phone.slots).unwrap_or(u16::MAX),
+            context_tokens: None,
+            relay: RelayId(number),
+            prior,
+        };
+        (ReplicaId(number), spec)
+    });
+    told.collect()
+}
+
+/// Says what a request asks.
+#[derive(Debug)]
+pub(super) struct Asks {
+    workload: Arc<Workload>,
+    /// By request.
+    prompt_tokens: Vec<u32>,
+    /// By class.
+    urgencies: Vec<Urgency>,
+    tenants: BTreeMap<(usize, usize), TenantId>,
+}
+
+impl Asks {
+    pub(super) fn new(scenario: &Scenario, workload: &Arc<Workload>, beliefs: &Beliefs, setup: &CoreSetup) -> Self {
+        let keys = |(index, class): (usize, &Class)| (0..class.keys.len()).map(move |key| (index, key));
+        let keys = scenario.classes.iter().enumerate().flat_map(keys);
+        let believed = workload.requests.iter().zip(&beliefs.sizes).map(|(request, error)| {
+            let tokens = f64::from(request.prompt.tokens()) * error * setup.size;
+            (tokens.round() as u32).max(1)
+        });
+        Self {
+            prompt_tokens: believed.collect(),
+            urgencies: scenario.classes.iter().map(|class| class.urgency).collect(),
+            tenants: keys.zip((0..).map(TenantId)).collect(),
+            workload: Arc::clone(workload),
+        }
+    }
+
+    /// A request, as the core is told of it. Answers are not streamed: what was lost with a phone is asked again from the
+    /// start.
+    pub(super) fn ask(&self, number: usize) -> Option<RequestSpec> {
+        let request = self.workload.requests.get(number)?;
+        Some(RequestSpec {
+            model: MODEL,
+            route: ROUTE,
+            tenant: *self.tenants.get(&(request.class, request.key))?,
+            class: *self.urgencies.get(request.class)?,
+            deadline: None,
+            prompt_tokens: *self.prompt_tokens.get(number)?,
+            max_output: None,
+            stream: false,
+            body_bytes: u64::from(request.prompt.tokens()) * BYTES_PER_TOKEN,
+            prefix: request.prompt.fingerprints(),
+        })
+    }
+}
