@@ -28,6 +28,7 @@ impl Scheduler {
             return;
         }
         self.pool.describe(id, spec, self.config.policy, &mut self.rng);
+        self.index_slots(id);
         self.judge(id, now, |health, context| {
             health.described(context);
             // The operator may have just repaired it.
@@ -47,8 +48,20 @@ impl Scheduler {
             self.cancel(attempt, CancelReason::ReplicaRemoved, now);
         }
         self.pool.remove(id);
+        self.index_slots(id);
         for timer in [Timer::Probe(id), Timer::Rested(id), Timer::Drain(id)] {
             self.timers.set(timer, None);
+        }
+    }
+
+    /// Its slots or its models are others now, or it is gone: enters anew who holds what.
+    fn index_slots(&mut self, id: ReplicaId) {
+        self.learned.values_mut().for_each(|learned| learned.index.forget(id));
+        let Some(replica) = self.pool.replicas.get(&id) else { return };
+        for model in &replica.spec.models {
+            if let Some(learned) = self.learned.get_mut(model) {
+                learned.index.follow(id, &replica.slots);
+            }
         }
     }
 

@@ -8,7 +8,6 @@
 //!
 //! Rejected: a tree of tokens per replica, as servers with one cache for all requests need. A phone's cache is a handful of
 //! whole prompts, and a belief about them is a handful of fingerprints.
-#![cfg_attr(not(test), expect(dead_code, reason = "the choice of replica takes these up one by one"))]
 
 mod generations;
 mod holders;
