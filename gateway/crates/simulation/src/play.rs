@@ -62,3 +62,6 @@ impl<'a> Run<'a> {
 pub fn play(scenario: &Scenario, player: &Player, seed: u64) -> Played {
     Run::new(scenario, seed).play(player)
 }
+
+#[cfg(test)]
+mod tests;

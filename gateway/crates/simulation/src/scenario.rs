@@ -294,4 +294,4 @@ fn urgency<'de, D: Deserializer<'de>>(band: D) -> Result<Urgency, D::Error> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -47,7 +47,7 @@ pub(super) struct Job {
     /// The phone's time that it got while reading.
     pub(super) reading_share: f64,
     /// Its phone failed.
-    lost: bool,
+    pub(super) lost: bool,
 }
 
 impl Job {

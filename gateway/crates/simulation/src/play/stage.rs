@@ -338,6 +338,8 @@ impl Stage {
         let Some(job) = self.devices.get_mut(phone).and_then(|device| device.phone.stop(copy, now)) else { return };
         self.count_slot_time(&job, now);
         match why {
+            // Its work has been counted when its phone failed.
+            _ if job.lost => {}
             Stop::HedgeLost => self.work.hedged += job.work(),
             Stop::Preempted => self.work.preempted += job.work(),
         }

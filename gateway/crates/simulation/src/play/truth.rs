@@ -58,3 +58,6 @@ impl Insight for Shared {
         stage.phone_of(attempt.0)?.remaining(attempt.0, seconds(now))
     }
 }
+
+#[cfg(test)]
+mod tests;

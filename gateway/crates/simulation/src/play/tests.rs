@@ -1,0 +1,98 @@
+//! What must hold of a play whoever plays.
+
+use super::*;
+use crate::scenario::{Churn, SlowPhase, tests::SMALL};
+
+fn small(change: impl FnOnce(&mut Scenario)) -> Scenario {
+    let mut scenario = Scenario::from_json(SMALL).expect("a scenario");
+    change(&mut scenario);
+    scenario
+}
+
+/// Phones that come and go, two kinds of work and conversations.
+fn rough() -> Scenario {
+    small(|scenario| {
+        scenario.churn = Some(Churn { mean_up_s: 60.0, mean_down_s: 20.0 });
+        scenario.slow_phases = vec![SlowPhase { mean_normal_s: 50.0, mean_slow_s: 20.0, factor: 0.3 }];
+        scenario.phones.classes[0].count = 6;
+        scenario.phones.cache_works = 0.7;
+        let mut chat = scenario.classes[0].clone();
+        chat.name = "chat".to_owned();
+        (chat.turns_mean, chat.think_s, chat.max_prompt) = (4.0, 5.0, 2000);
+        scenario.classes.push(chat);
+    })
+}
+
+#[test]
+fn whoever_plays_all_requests_are_answered_despite_failures() {
+    let scenario = rough();
+    let run = Run::new(&scenario, 0);
+    for player in Player::all() {
+        let played = run.play(player);
+        assert!(played.refused.is_empty(), "{}: {:?}", player.name(), played.refused);
+        assert_eq!(played.classes.len(), 2);
+        assert!(played.waste.fail > 0.0, "{}: {:?}", player.name(), played.waste);
+        for class in &played.classes {
+            let at = format!("{} {class:?}", player.name());
+            assert!(class.requests > 50 && class.unfinished == 0, "{at}");
+            assert!(class.ttft_p50 < class.p50 && class.p50 < class.p99 && class.p99 <= class.max, "{at}");
+            assert!((0.0..1.0).contains(&class.reuse), "{at}");
+            assert_eq!((class.curve.len(), class.curve[50]), (101, class.p50));
+            assert!(class.bound_ratio.is_some_and(|ratio| ratio > 1.0), "{at}");
+        }
+    }
+}
+
+#[test]
+fn a_play_is_a_function_of_its_seed() {
+    let scenario = rough();
+    for player in Player::all() {
+        let (first, second) = (play(&scenario, player, 3), play(&scenario, player, 3));
+        assert_eq!(first, second, "{}", player.name());
+        assert_ne!(first.classes, play(&scenario, player, 4).classes, "{}", player.name());
+    }
+}
+
+#[test]
+fn on_one_phone_with_one_slot_all_that_serve_in_order_are_the_same() {
+    let scenario = small(|scenario| {
+        (scenario.phones.classes[0].count, scenario.phones.classes[0].slots) = (1, 1);
+        scenario.horizon_s = 1000.0;
+    });
+    let run = Run::new(&scenario, 0);
+    let mean = |name| run.play(&Player::named(name).expect("a player")).classes[0].mean;
+    let expected = mean("fifo_fastest");
+    for name in ["least_busy", "round_robin", "least_connections", "random", "peak_ewma", "cache_aware"] {
+        let mean = mean(name);
+        assert!((mean - expected).abs() < 1e-6, "{name}: {mean} is not {expected}");
+    }
+}
+
+#[test]
+fn an_idle_pool_answers_in_service_time() {
+    let scenario = small(|scenario| {
+        scenario.phones.jitter = 0.0;
+        scenario.classes[0].arrivals = crate::scenario::Arrivals::Poisson { rate: 0.05 };
+        scenario.horizon_s = 2000.0;
+    });
+    let run = Run::new(&scenario, 0);
+    for player in Player::all() {
+        let ratio = run.play(player).classes[0].bound_ratio.expect("a bound");
+        assert!((1.0..1.6).contains(&ratio), "{}: {ratio}", player.name());
+    }
+}
+
+#[test]
+fn what_is_not_answered_in_the_end_counts_to_the_end() {
+    let scenario = small(|scenario| {
+        scenario.churn = Some(Churn { mean_up_s: 1e-3, mean_down_s: 1e9 });
+        scenario.classes[0].objective_s = 1e9;
+    });
+    for name in ["default", "least_connections", "fifo_fastest"] {
+        let played = play(&scenario, &Player::named(name).expect("a player"), 0);
+        let class = &played.classes[0];
+        assert_eq!(class.unfinished, class.requests, "{name}");
+        assert!(class.max > scenario.until_s() - scenario.horizon_s && class.good == 1.0, "{class:?}");
+        assert!((played.end - scenario.until_s()).abs() < 1.0, "{name} ended at {}", played.end);
+    }
+}

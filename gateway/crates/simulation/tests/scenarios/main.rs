@@ -1,0 +1,5 @@
+//! Whole scenarios, played.
+
+mod files;
+mod ranges;
+mod reference;
