@@ -88,7 +88,9 @@ impl Gateway {
             return Err(ApiError::ModelNotAllowed { model: shown(&request.model) }.into());
         }
         let spec = request::spec(&request, prefix, model.id, tenant.id, class, deadline);
-        permit.charge(u64::from(spec.prompt_tokens) + u64::from(spec.max_output.unwrap_or(request::USUAL_ANSWER))).map_err(ApiError::from)?;
+        permit
+            .charge(u64::from(spec.prompt_tokens) + u64::from(spec.max_output.unwrap_or(request::USUAL_ANSWER)))
+            .map_err(ApiError::from)?;
         let facts = Facts { id: &Arc::clone(exchange.id()), permit: Some(permit) };
         if request.stream {
             exchange.keep_stream_warm(|| relay::head::stream(&facts));

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::answer::AdminError;
 use crate::{
-    config::{Secret, StatedModels, is_replica_name},
+    config::{RATES, Secret, StatedModels, is_replica_name},
     fleet::{Amendment, Dialect},
 };
 
@@ -183,6 +183,14 @@ pub struct StatedForm {
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<f64>)]
     pub(super) cost_acu_per_day: Option<Option<f64>>,
+    /// Prompt tokens a second that it reads, one request alone. Believed until it is measured.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<f64>)]
+    pub(super) prefill_rate: Option<Option<f64>>,
+    /// Answer tokens a second that it writes, one request alone. Believed until it is measured.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<f64>)]
+    pub(super) decode_rate: Option<Option<f64>>,
 }
 
 impl StatedForm {
@@ -198,10 +206,9 @@ impl StatedForm {
         check_range("context_tokens", self.context_tokens.flatten(), 1..=100_000_000)?;
         // Milliseconds are the likeliest mistake, and would lie in the year 30,000.
         check_range("expires_at", self.expires_at.flatten(), 0..=253_402_300_799)?;
-        let cost = self.cost_acu_per_day.flatten();
-        if cost.is_some_and(|cost| !(0.0..=1_000_000.0).contains(&cost)) {
-            return Err(AdminError::invalid("cost_acu_per_day", "must be from 0 to 1000000"));
-        }
+        check_range("cost_acu_per_day", self.cost_acu_per_day.flatten(), 0.0..=1_000_000.0)?;
+        check_range("prefill_rate", self.prefill_rate.flatten(), RATES)?;
+        check_range("decode_rate", self.decode_rate.flatten(), RATES)?;
         Ok(Amendment {
             name: self.name,
             models: self
@@ -215,6 +222,8 @@ impl StatedForm {
             labels: self.labels.map(|labels| read_labels(labels.unwrap_or_default())).transpose()?,
             expires_at: self.expires_at,
             cost_acu_per_day: self.cost_acu_per_day,
+            prefill_rate: self.prefill_rate,
+            decode_rate: self.decode_rate,
         })
     }
 }
@@ -400,6 +409,7 @@ mod tests {
             (r#"{"api_key": "a\nb"}"#, "visible"),
             (r#"{"models": ["\u001b[2J"]}"#, "control character"),
             (r#"{"cost_acu_per_day": -1}"#, "from 0 to 1000000"),
+            (r#"{"decode_rate": 0}"#, "from 0.01 to 1000000"),
         ] {
             let error = amend(json).unwrap_err();
             assert!(error.to_string().contains(word), "{json}: {error}");

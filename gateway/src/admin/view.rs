@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use scheduler::ReplicaState;
+use scheduler::{Rates, ReplicaState};
 use serde::Serialize;
 use store::{AuditRecord, KeyRecord};
 use utoipa::ToSchema;
@@ -64,6 +64,8 @@ pub struct ReplicaView {
     pub prefill_tokens_per_second: Option<f64>,
     /// Answer tokens a second, measured from traffic.
     pub decode_tokens_per_second: Option<f64>,
+    /// What is assumed until it is measured: stated, measured before a restart, or typical of its model's size.
+    pub assumed: Option<AssumedView>,
     /// Whole answers since it came up.
     pub answers: u64,
     /// Failed attempts since it came up.
@@ -107,6 +109,25 @@ pub struct StatedView {
     pub context_tokens: Option<u32>,
     /// Engine.
     pub dialect: Option<&'static str>,
+    /// Prompt tokens a second.
+    pub prefill_rate: Option<f64>,
+    /// Answer tokens a second.
+    pub decode_rate: Option<f64>,
+}
+
+/// A speed that is assumed of a replica, one request alone.
+#[derive(Serialize, ToSchema)]
+pub struct AssumedView {
+    /// Prompt tokens a second.
+    pub prefill_tokens_per_second: f64,
+    /// Answer tokens a second.
+    pub decode_tokens_per_second: f64,
+}
+
+impl From<Rates> for AssumedView {
+    fn from(rates: Rates) -> Self {
+        Self { prefill_tokens_per_second: rates.prefill, decode_tokens_per_second: rates.decode }
+    }
 }
 
 /// A probe.
@@ -203,6 +224,7 @@ impl ReplicaView {
             build: facts.build.clone(),
             prefill_tokens_per_second: view.and_then(|view| view.prefill_rate),
             decode_tokens_per_second: view.and_then(|view| view.decode_rate),
+            assumed: past.assumed().map(AssumedView::from),
             answers: view.map_or(0, |view| view.outcomes.0),
             failures: view.map_or(0, |view| view.outcomes.1),
             attempts: app.telemetry.attempts(&replica.label).into_iter().collect(),
@@ -220,6 +242,8 @@ impl ReplicaView {
                 slots: stated.slots,
                 context_tokens: stated.context_tokens,
                 dialect: stated.dialect.map(|dialect| dialect.name()),
+                prefill_rate: stated.prefill_rate,
+                decode_rate: stated.decode_rate,
             },
             last_probe: past.probe.as_ref().map(ProbeView::from),
             history: past.history.iter().map(TransitionView::from).collect(),

@@ -115,6 +115,12 @@ struct StatedArgs {
     /// What it costs
     #[arg(long, value_name = "ACU")]
     cost_acu_per_day: Option<f64>,
+    /// Prompt tokens a second that it reads; believed until it is measured
+    #[arg(long, value_name = "TOKENS")]
+    prefill_rate: Option<f64>,
+    /// Answer tokens a second that it writes; believed until it is measured
+    #[arg(long, value_name = "TOKENS")]
+    decode_rate: Option<f64>,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -152,8 +158,18 @@ struct PatchArgs {
     common: Common,
 }
 
-const CLEARABLE: [&str; 8] =
-    ["models", "slots", "context_tokens", "api_key", "dialect", "labels", "expires_at", "cost_acu_per_day"];
+const CLEARABLE: [&str; 10] = [
+    "models",
+    "slots",
+    "context_tokens",
+    "api_key",
+    "dialect",
+    "labels",
+    "expires_at",
+    "cost_acu_per_day",
+    "prefill_rate",
+    "decode_rate",
+];
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
@@ -308,6 +324,8 @@ fn stated(args: &StatedArgs) -> Result<Map<String, Value>, CliError> {
     set("labels", (!labels.is_empty()).then(|| json!(labels)));
     set("expires_at", args.expires_at.map(Value::from));
     set("cost_acu_per_day", args.cost_acu_per_day.map(Value::from));
+    set("prefill_rate", args.prefill_rate.map(Value::from));
+    set("decode_rate", args.decode_rate.map(Value::from));
     Ok(body)
 }
 

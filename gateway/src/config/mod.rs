@@ -28,7 +28,6 @@ use std::collections::BTreeMap;
 
 use scheduler::SchedulerConfig;
 
-pub(crate) use self::check::{ANONYMOUS, is_name, is_replica_name};
 use self::visit::{Section, Visitor};
 pub use self::{
     bytes::{ByteSize, SizeError},
@@ -43,6 +42,10 @@ pub use self::{
     server::{Admin, Auth, LogFormat, LogLevel, Server, StoreFile, Telemetry},
     streams::{Keepalive, Streams},
     tenants::{Limits, TenantLimits, TenantSection},
+};
+pub(crate) use self::{
+    check::{ANONYMOUS, is_name, is_replica_name},
+    replicas::RATES,
 };
 
 /// Everything that can be set.

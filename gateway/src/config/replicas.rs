@@ -61,6 +61,9 @@ impl Value for Dialect {
     }
 }
 
+/// Tokens a second that a phone can have.
+pub(crate) const RATES: std::ops::RangeInclusive<f64> = 0.01..=1_000_000.0;
+
 /// A replica as the file states it. What it does not state is found by probing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StatedReplica {
@@ -84,6 +87,10 @@ pub struct StatedReplica {
     pub expires_at: Option<Moment>,
     /// What it costs.
     pub cost_acu_per_day: Option<f64>,
+    /// Prompt tokens a second that it reads, one request alone. Until it is measured.
+    pub prefill_rate: Option<f64>,
+    /// Answer tokens a second that it writes, one request alone. Until it is measured.
+    pub decode_rate: Option<f64>,
 }
 
 impl Section for StatedReplica {
@@ -98,6 +105,8 @@ impl Section for StatedReplica {
         v.map(live("labels"), &mut self.labels);
         v.value(live("expires_at"), &mut self.expires_at);
         v.ranged(live("cost_acu_per_day"), &mut self.cost_acu_per_day, 0.0..=1_000_000.0);
+        v.ranged(live("prefill_rate"), &mut self.prefill_rate, RATES);
+        v.ranged(live("decode_rate"), &mut self.decode_rate, RATES);
     }
 
     fn label(&self) -> Option<String> {

@@ -80,6 +80,8 @@ fn the_examples_of_the_reference_file_work_when_their_marks_are_removed() {
         "labels",
         "expires_at",
         "cost_acu_per_day",
+        "prefill_rate",
+        "decode_rate",
         "aliases",
         "default_class",
         "replica_names",

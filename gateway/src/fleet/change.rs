@@ -63,6 +63,10 @@ pub struct Amendment {
     pub expires_at: Option<Option<u64>>,
     /// What it costs.
     pub cost_acu_per_day: Option<Option<f64>>,
+    /// Prompt tokens a second that it reads.
+    pub prefill_rate: Option<Option<f64>>,
+    /// Answer tokens a second that it writes.
+    pub decode_rate: Option<Option<f64>>,
 }
 
 impl Amendment {
@@ -80,6 +84,8 @@ impl Amendment {
         set(&mut stated.labels, &self.labels);
         set(&mut stated.expires_at, &self.expires_at);
         set(&mut stated.cost_acu_per_day, &self.cost_acu_per_day);
+        set(&mut stated.prefill_rate, &self.prefill_rate);
+        set(&mut stated.decode_rate, &self.decode_rate);
     }
 
     fn patch(self) -> ReplicaPatch {
@@ -92,6 +98,8 @@ impl Amendment {
             labels: self.labels,
             expires_at: self.expires_at,
             cost_acu_per_day: self.cost_acu_per_day,
+            prefill_rate: self.prefill_rate,
+            decode_rate: self.decode_rate,
             api_key: self.key.map(|key| key.map(|key| ReplicaSecret(key.reveal().to_owned()))),
         }
     }

@@ -70,6 +70,7 @@ impl Fleet {
             routes: learned.routes,
             slots: learned.slots.unwrap_or(DEFAULT_SLOTS),
             context_tokens: learned.context_tokens,
+            parameters: learned.parameters,
         };
         if *replica.facts() != facts {
             replica.set_facts(facts);
@@ -120,7 +121,7 @@ impl Fleet {
 
     /// Tells the scheduler what the replica is like now, if that is news.
     pub(super) fn tell(&self, replica: &Replica) {
-        let spec = replica.spec();
+        let spec = replica.spec(self.kept_speeds.load().get(&replica.record));
         let news = replica.past().told.replace(spec.clone()).is_none_or(|told| told != spec);
         if news {
             self.dispatcher.handle(Event::ReplicaUp { replica: replica.id, spec });

@@ -21,11 +21,13 @@ pub(super) struct Listing {
     pub(super) models: Vec<Reported>,
     /// Tokens that prompt and answer of one slot must fit.
     pub(super) context_tokens: Option<u32>,
+    /// Parameters of the largest model.
+    pub(super) parameters: Option<u64>,
 }
 
 impl Default for Listing {
     fn default() -> Self {
-        Self { dialect: Dialect::OpenAi, models: Vec::new(), context_tokens: None }
+        Self { dialect: Dialect::OpenAi, models: Vec::new(), context_tokens: None, parameters: None }
     }
 }
 
@@ -40,8 +42,9 @@ pub(super) fn read_listing(body: &Value) -> Option<Listing> {
     let dialect = data.iter().find_map(shape).unwrap_or(Dialect::OpenAi);
     let current = |model: &&Value| model.get("current").and_then(Value::as_bool) != Some(false);
     let models = data.iter().filter(current).filter_map(model).take(MAX_MODELS).collect();
-    let context = data.iter().find_map(|model| model.get("meta")?.get("n_ctx")?.as_u64());
-    Some(Listing { dialect, models, context_tokens: context.and_then(|tokens| u32::try_from(tokens).ok()) })
+    let meta = |name: &'static str| data.iter().filter_map(move |model| model.get("meta")?.get(name)?.as_u64());
+    let context_tokens = meta("n_ctx").next().and_then(|tokens| u32::try_from(tokens).ok());
+    Some(Listing { dialect, models, context_tokens, parameters: meta("n_params").max() })
 }
 
 /// The engine that an entry gives away.
@@ -99,9 +102,10 @@ mod tests {
 
     #[test]
     fn each_engines_list_gives_it_away() {
-        let llama = json!({"models": [], "data": [{"id": "tiny", "aliases": ["tiny", "t"], "owned_by": "llamacpp", "meta": {"n_ctx": 2048}}]});
+        let llama = json!({"models": [], "data": [{"id": "tiny", "aliases": ["tiny", "t"], "owned_by": "llamacpp", "meta": {"n_ctx": 2048, "n_params": 752_393_024}}]});
         let listing = read_listing(&llama).unwrap();
         assert_eq!((listing.dialect, listing.context_tokens), (Dialect::LlamaServer, Some(2048)));
+        assert_eq!(listing.parameters, Some(752_393_024));
         assert_eq!(listing.models, [Reported { id: "tiny".into(), aliases: vec!["t".into()] }]);
         let mnn = json!({"data": [{"id": "ModelScope/MNN/Qwen2.5-0.5B-Instruct", "owned_by": "mnn"}]});
         assert_eq!(read_listing(&mnn).unwrap().dialect, Dialect::Mnn);

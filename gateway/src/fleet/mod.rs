@@ -7,6 +7,7 @@
 //! | `url` | [`ReplicaUrl`]: an address that cannot be odd |
 //! | `models`, `naming` | which names clients may use, and which replica's name each is |
 //! | `dialect`, `answer`, `listing`, `probe`, `finding` | what an engine says about itself, and what that means |
+//! | `prior`, `speeds` | how fast a replica should be before it is measured, and what was measured before a restart |
 //! | `complaint` | why a replica gets no work, in words |
 //! | `change`, `reconcile` | what operators and the configuration do to the pool |
 //! | `watch` | the background task: probes in time, the scheduler's effects |
@@ -26,9 +27,11 @@ mod listing;
 mod models;
 mod naming;
 mod pool;
+mod prior;
 mod probe;
 mod reconcile;
 mod replica;
+mod speeds;
 mod url;
 mod watch;
 

@@ -11,7 +11,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use scheduler::{ModelId, RelayId, ReplicaId, ReplicaState, Snapshot};
-use store::Store;
+use store::{Speed, Store};
 use tokio::sync::{Notify, broadcast};
 
 use super::{
@@ -38,6 +38,8 @@ pub struct Fleet {
     pub(super) feed: Feed,
     pub(super) view: ArcSwap<View>,
     pub(super) settings: ArcSwap<Settings>,
+    /// Measured before the last restart, by number in the store.
+    pub(super) kept_speeds: ArcSwap<BTreeMap<u32, Speed>>,
     /// Held while the pool is changed.
     pub(super) change: tokio::sync::Mutex<()>,
     /// There is something in `urgent`.
@@ -134,6 +136,7 @@ impl Fleet {
             feed: Feed::default(),
             view: ArcSwap::from_pointee(view),
             settings: ArcSwap::from_pointee(settings),
+            kept_speeds: ArcSwap::default(),
             change: tokio::sync::Mutex::new(()),
             wake: Notify::new(),
             heard: Notify::new(),

@@ -54,6 +54,8 @@ pub struct Learned {
     pub context_tokens: Option<u32>,
     /// What the engine calls its build.
     pub build: Option<String>,
+    /// Parameters of its largest model, if the engine counts them.
+    pub parameters: Option<u64>,
 }
 
 /// The outcome of one probe.
@@ -196,6 +198,7 @@ impl Prober<'_> {
                 .and_then(|props| props.get("build_info")?.as_str())
                 .map(|text| super::answer::printable(text, 64)),
             models: listing.models,
+            parameters: listing.parameters,
         }))
     }
 
@@ -315,8 +318,8 @@ impl Prober<'_> {
         if listing.models.is_empty() && !self.question.models_stated {
             return Err(Finding::NoModels);
         }
-        let Listing { models, context_tokens, .. } = listing;
-        Ok(Some(Learned { models, context_tokens, routes: dialect.routes(), ..Learned::default() }))
+        let Listing { models, context_tokens, parameters, .. } = listing;
+        Ok(Some(Learned { models, context_tokens, parameters, routes: dialect.routes(), ..Learned::default() }))
     }
 }
 

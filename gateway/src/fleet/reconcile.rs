@@ -40,6 +40,10 @@ impl Fleet {
     /// The store failed; the pool is as it was.
     pub async fn reconcile(&self, config: &Config) -> Result<Reconciled, StoreError> {
         let settings = Settings::new(config);
+        // Once: later the pool knows better.
+        if self.view.load().replicas.is_empty() {
+            self.recall_speeds().await?;
+        }
         let _changing = self.change.lock().await;
         let before = self.keep(|store| store.replicas()).await?;
         let plan = plan(&settings, &config.replicas, &before);

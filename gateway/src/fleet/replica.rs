@@ -10,10 +10,10 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use scheduler::{ChangeReason, ModelId, RelayId, ReplicaId, ReplicaSpec, ReplicaState, RouteSet};
-use store::{ReplicaRecord, ReplicaSecret, ReplicaSource, StatedFields};
+use scheduler::{ChangeReason, ModelId, Rates, RelayId, ReplicaId, ReplicaSpec, ReplicaState, RouteSet};
+use store::{ReplicaRecord, ReplicaSecret, ReplicaSource, Speed, StatedFields};
 
-use super::{dialect::Dialect, finding::Finding, probe::Learned, url::ReplicaUrl};
+use super::{dialect::Dialect, finding::Finding, prior::prior, probe::Learned, url::ReplicaUrl};
 use crate::{
     config::{Moment, Secret, StatedModels, StatedReplica},
     upstream::Endpoint,
@@ -44,6 +44,10 @@ pub struct Stated {
     pub expires_at: Option<u64>,
     /// What it costs.
     pub cost_acu_per_day: Option<f64>,
+    /// Prompt tokens a second that it reads.
+    pub prefill_rate: Option<f64>,
+    /// Answer tokens a second that it writes.
+    pub decode_rate: Option<f64>,
 }
 
 impl Stated {
@@ -58,6 +62,8 @@ impl Stated {
             labels: fields.labels.clone(),
             expires_at: fields.expires_at,
             cost_acu_per_day: fields.cost_acu_per_day,
+            prefill_rate: fields.prefill_rate,
+            decode_rate: fields.decode_rate,
         }
     }
 
@@ -71,6 +77,8 @@ impl Stated {
             labels: self.labels.clone(),
             expires_at: self.expires_at,
             cost_acu_per_day: self.cost_acu_per_day,
+            prefill_rate: self.prefill_rate,
+            decode_rate: self.decode_rate,
         }
     }
 
@@ -91,6 +99,8 @@ impl From<&StatedReplica> for Stated {
             labels: replica.labels.clone(),
             expires_at: replica.expires_at.map(Moment::unix_seconds),
             cost_acu_per_day: replica.cost_acu_per_day,
+            prefill_rate: replica.prefill_rate,
+            decode_rate: replica.decode_rate,
         }
     }
 }
@@ -121,6 +131,8 @@ pub struct Facts {
     pub slots: u16,
     /// Tokens that prompt and answer of one slot must fit.
     pub context_tokens: Option<u32>,
+    /// Parameters of its largest model, if the engine counts them.
+    pub parameters: Option<u64>,
 }
 
 /// A change of state.
@@ -185,6 +197,11 @@ impl Past {
             mismatch: None,
             told: None,
         }
+    }
+
+    /// How fast the scheduler was told to think it, until it has measured.
+    pub fn assumed(&self) -> Option<Rates> {
+        self.told.as_ref()?.prior
     }
 
     /// Notes a change of state; the oldest is forgotten.
@@ -312,8 +329,8 @@ impl Replica {
         }
     }
 
-    /// As the scheduler sees it.
-    pub(super) fn spec(&self) -> ReplicaSpec {
+    /// As the scheduler sees it; `kept` is how fast it was before a restart.
+    pub(super) fn spec(&self, kept: Option<&Speed>) -> ReplicaSpec {
         let facts = self.facts.load();
         ReplicaSpec {
             models: facts.models.iter().map(|served| served.id).collect(),
@@ -321,7 +338,7 @@ impl Replica {
             slots: self.stated.slots.unwrap_or(facts.slots).max(1),
             context_tokens: self.stated.context_tokens.or(facts.context_tokens),
             relay: self.relay,
-            prior: None,
+            prior: prior(&self.stated, kept, &facts),
         }
     }
 }

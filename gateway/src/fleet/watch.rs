@@ -20,6 +20,7 @@ use super::{
     pool::Fleet,
     probe::{Probed, Question, probe},
     replica::{LastProbe, Replica, Transition},
+    speeds::KEEP_EVERY,
 };
 use crate::{clock, dispatch::FleetEffect, shutdown::Stop};
 
@@ -96,6 +97,8 @@ struct Watch {
     first_probe: Timestamp,
     /// When stale connections were closed last.
     swept: Timestamp,
+    /// When measured speeds were kept last.
+    kept: Timestamp,
     /// Feeds the jitter.
     count: u64,
 }
@@ -115,8 +118,9 @@ impl Fleet {
         loop {
             let (next, may_start) = (watch.agenda.next(), watch.running.len() < MAX_PROBES);
             let sweep = watch.swept + self.settings.load().idle.max(SWEEP_AT_MOST_EVERY);
+            let keep = watch.kept + KEEP_EVERY;
             tokio::select! {
-                () = stop.wait() => return,
+                () = stop.wait() => break,
                 effects = self.dispatcher.fleet_effects() => {
                     for effect in effects {
                         self.perform(effect, &mut watch).await;
@@ -131,6 +135,10 @@ impl Fleet {
                 }
                 () = tokio::time::sleep_until(clock::instant(next)), if may_start => {}
                 () = tokio::time::sleep_until(clock::instant(sweep)) => {}
+                () = tokio::time::sleep_until(clock::instant(keep)) => {
+                    self.keep_speeds().await;
+                    watch.kept = clock::now();
+                }
             }
             self.start_due(&mut watch);
             if clock::now() >= sweep {
@@ -138,6 +146,7 @@ impl Fleet {
                 watch.swept = clock::now();
             }
         }
+        self.keep_speeds().await;
     }
 
     /// Phones have closed these connections by now, or are about to: each would keep a descriptor until its next use.

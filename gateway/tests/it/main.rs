@@ -11,5 +11,6 @@ mod health;
 mod hostile_client;
 mod hostile_phone;
 mod overload;
+mod speeds;
 mod streaming;
 mod tls;

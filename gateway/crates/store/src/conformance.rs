@@ -23,6 +23,8 @@ fn phone(url: &str) -> NewReplica {
             labels: BTreeMap::from([("deployment".into(), "4711".into())]),
             expires_at: Some(1_801_411_200),
             cost_acu_per_day: Some(0.57),
+            prefill_rate: Some(85.0),
+            decode_rate: None,
         },
         api_key: Some(ReplicaSecret("phone-secret".into())),
         source: ReplicaSource::Admin,
@@ -87,18 +89,20 @@ fn a_patch_changes_what_it_names_and_takes_statements_back(store: &Store) {
     let before = store.put_replica(by(1), phone("https://a.acu.run")).unwrap().into_inner();
     let patch = ReplicaPatch {
         slots: Some(None),
+        decode_rate: Some(Some(9.5)),
         labels: Some(BTreeMap::new()),
         api_key: Some(Some(ReplicaSecret("second-secret".into()))),
         ..ReplicaPatch::default()
     };
     let after = store.patch_replica(by(2), before.id, patch.clone()).unwrap().into_inner();
-    let stated = StatedFields { slots: None, labels: BTreeMap::new(), ..before.stated.clone() };
+    let stated = StatedFields { slots: None, decode_rate: Some(9.5), labels: BTreeMap::new(), ..before.stated.clone() };
     assert_eq!((&after.stated, after.api_key.as_ref()), (&stated, Some(&ReplicaSecret("second-secret".into()))));
     assert!(!store.patch_replica(by(3), before.id, patch).unwrap().changed());
     let trail = store.audit(None, 1).unwrap();
     assert_eq!(trail[0].detail["slots"], json!({"from": 4, "to": null}));
     assert_eq!(trail[0].detail["api_key"], json!({"from": "***", "to": "***"}));
-    assert_eq!(trail[0].detail.as_object().unwrap().len(), 3, "{:?}", trail[0].detail);
+    assert_eq!(trail[0].detail["decode_rate"], json!({"from": null, "to": 9.5}));
+    assert_eq!(trail[0].detail.as_object().unwrap().len(), 4, "{:?}", trail[0].detail);
     let nobody = store.patch_replica(by(4), 999, ReplicaPatch::default());
     assert_eq!(nobody, Err(StoreError::UnknownReplica(999)));
 }
@@ -110,6 +114,30 @@ fn a_removed_number_is_never_given_again(store: &Store) {
     let second = store.put_replica(by(4), phone("https://a.acu.run")).unwrap().into_inner();
     assert!(second.id > first.id);
     assert_eq!(actions(store), ["replica.add", "replica.remove", "replica.add"]);
+}
+
+fn the_last_measured_speed_is_kept_as_long_as_its_replica(store: &Store) {
+    let id = store.put_replica(by(1), phone("https://a.acu.run")).unwrap().into_inner().id;
+    let at = |measured, prefill| Speed {
+        replica: id,
+        models: vec!["qwen".into()],
+        prefill_rate: Some(prefill),
+        decode_rate: None,
+        measured: UnixMillis(measured),
+    };
+    let nobody = Speed { replica: id + 1, ..at(5, 1.0) };
+    store.put_speeds(vec![at(5, 80.0), nobody]).unwrap();
+    store.put_speeds(vec![at(9, 90.0)]).unwrap();
+    store.put_speeds(vec![at(7, 70.0)]).unwrap();
+    assert_eq!(store.speeds().unwrap(), [at(9, 90.0)], "the newest one, of a replica that is there");
+    assert!(store.put_speeds(vec![at(10, 91.0), at(11, -1.0)]).is_err());
+    assert_eq!(store.speeds().unwrap(), [at(9, 90.0)], "all or none");
+    let anew = NewReplica { name: "anew".into(), ..phone("https://a.acu.run") };
+    store.put_replica(by(12), anew).unwrap();
+    assert_eq!(store.speeds().unwrap().len(), 1, "a statement does not touch what was measured");
+    store.remove_replica(by(13), id).unwrap();
+    assert_eq!(store.speeds().unwrap(), []);
+    assert_eq!(actions(store), ["replica.add", "replica.update", "replica.remove"], "measuring is nobody's change");
 }
 
 fn many_replicas_are_put_in_one_go(store: &Store) {
@@ -198,6 +226,7 @@ macro_rules! implementations {
             a_drain_survives_stating_the_replica_anew,
             a_patch_changes_what_it_names_and_takes_statements_back,
             a_removed_number_is_never_given_again,
+            the_last_measured_speed_is_kept_as_long_as_its_replica,
             many_replicas_are_put_in_one_go,
             a_key_is_made_listed_and_revoked_once,
             the_first_pepper_stays,

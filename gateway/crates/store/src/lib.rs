@@ -1,4 +1,4 @@
-//! What survives a restart: replicas, keys, and the audit trail of every change to them.
+//! What survives a restart: replicas, keys, the audit trail of every change to them, and how fast replicas were.
 //!
 //! # Choice
 //! An embedded SQLite database. One file, no service to run, transactions, and a format that operators can open with
@@ -31,6 +31,7 @@ mod open;
 mod record;
 mod replica;
 mod schema;
+mod speed;
 mod store;
 mod writer;
 
@@ -38,7 +39,7 @@ pub use crate::{
     error::StoreError,
     record::{
         AuditRecord, By, KeyLimits, KeyRecord, NewKey, NewReplica, Put, ReplicaPatch, ReplicaRecord, ReplicaSecret,
-        ReplicaSource, StatedFields, UnixMillis,
+        ReplicaSource, Speed, StatedFields, UnixMillis,
     },
     store::Store,
 };

@@ -110,6 +110,10 @@ pub struct StatedFields {
     pub expires_at: Option<u64>,
     /// What it costs.
     pub cost_acu_per_day: Option<f64>,
+    /// Prompt tokens a second that it reads.
+    pub prefill_rate: Option<f64>,
+    /// Answer tokens a second that it writes.
+    pub decode_rate: Option<f64>,
 }
 
 /// A replica to add, or to state anew. Its address tells it from others.
@@ -169,8 +173,27 @@ pub struct ReplicaPatch {
     pub expires_at: Option<Option<u64>>,
     /// What it costs.
     pub cost_acu_per_day: Option<Option<f64>>,
+    /// Prompt tokens a second that it reads.
+    pub prefill_rate: Option<Option<f64>>,
+    /// Answer tokens a second that it writes.
+    pub decode_rate: Option<Option<f64>>,
     /// Its credential.
     pub api_key: Option<Option<ReplicaSecret>>,
+}
+
+/// How fast a replica was measured to be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Speed {
+    /// Which.
+    pub replica: u32,
+    /// The models that it served then, by the name that clients use: another model has another speed.
+    pub models: Vec<String>,
+    /// Prompt tokens a second that it read.
+    pub prefill_rate: Option<f64>,
+    /// Answer tokens a second that it wrote.
+    pub decode_rate: Option<f64>,
+    /// When.
+    pub measured: UnixMillis,
 }
 
 /// Limits that a key states for itself. All `None`: its tenant's hold.

@@ -9,10 +9,11 @@ use crate::{
     record::{
         By, NewReplica, Put, ReplicaPatch, ReplicaRecord, ReplicaSecret, ReplicaSource, StatedFields, UnixMillis,
     },
+    speed,
 };
 
 const COLUMNS: &str = "id, url, name, models, slots, context_tokens, dialect, labels, expires_at, cost_acu_per_day, \
-                       api_key, drained, source, created, updated";
+                       api_key, drained, source, created, updated, prefill_rate, decode_rate";
 
 fn from_row(row: &Row<'_>) -> rusqlite::Result<ReplicaRecord> {
     let source: String = row.get(12)?;
@@ -32,6 +33,8 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<ReplicaRecord> {
             labels: audit::json(row, 7)?,
             expires_at: row.get(8)?,
             cost_acu_per_day: row.get(9)?,
+            prefill_rate: row.get(15)?,
+            decode_rate: row.get(16)?,
         },
         api_key: row.get::<_, Option<String>>(10)?.map(ReplicaSecret),
         drained: row.get(11)?,
@@ -70,8 +73,8 @@ pub(crate) fn put(connection: &Connection, by: &By, new: NewReplica) -> Result<P
         ReplicaRecord { id: 0, url, name, stated, api_key, drained: false, source, created: by.at, updated: by.at };
     let mut statement = connection.prepare_cached(
         "INSERT INTO replicas (url, name, models, slots, context_tokens, dialect, labels, expires_at, \
-         cost_acu_per_day, api_key, drained, source, created, updated) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?12)",
+         cost_acu_per_day, api_key, drained, source, created, updated, prefill_rate, decode_rate) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?12, ?13, ?14)",
     )?;
     let stated = &blank.stated;
     let id = statement.insert(params![
@@ -87,6 +90,8 @@ pub(crate) fn put(connection: &Connection, by: &By, new: NewReplica) -> Result<P
         blank.api_key.as_ref().map(|secret| &secret.0),
         blank.source.name(),
         by.at.0,
+        stated.prefill_rate,
+        stated.decode_rate,
     ])?;
     let id = u32::try_from(id).map_err(|_| StoreError::Failed("no replica numbers are left".into()))?;
     let record = ReplicaRecord { id, ..blank };
@@ -111,6 +116,8 @@ pub(crate) fn patch(
         labels: patch.labels.unwrap_or(before.labels),
         expires_at: patch.expires_at.unwrap_or(before.expires_at),
         cost_acu_per_day: patch.cost_acu_per_day.unwrap_or(before.cost_acu_per_day),
+        prefill_rate: patch.prefill_rate.unwrap_or(before.prefill_rate),
+        decode_rate: patch.decode_rate.unwrap_or(before.decode_rate),
     };
     let name = patch.name.unwrap_or_else(|| old.name.clone());
     let api_key = patch.api_key.unwrap_or_else(|| old.api_key.clone());
@@ -136,6 +143,7 @@ pub(crate) fn remove(connection: &Connection, by: &By, id: u32) -> Result<Option
         old => old?,
     };
     connection.prepare_cached("DELETE FROM replicas WHERE id = ?1")?.execute([id])?;
+    speed::remove(connection, id)?;
     audit::write(connection, by, "replica.remove", &target(id), &Value::Object(shown(&old)))?;
     Ok(Some(old))
 }
@@ -154,7 +162,8 @@ fn write(
     let new = ReplicaRecord { updated: by.at, ..wanted };
     let mut statement = connection.prepare_cached(
         "UPDATE replicas SET name = ?2, models = ?3, slots = ?4, context_tokens = ?5, dialect = ?6, labels = ?7, \
-         expires_at = ?8, cost_acu_per_day = ?9, api_key = ?10, drained = ?11, source = ?12, updated = ?13 WHERE id = ?1",
+         expires_at = ?8, cost_acu_per_day = ?9, api_key = ?10, drained = ?11, source = ?12, updated = ?13, \
+         prefill_rate = ?14, decode_rate = ?15 WHERE id = ?1",
     )?;
     let stated = &new.stated;
     statement.execute(params![
@@ -171,6 +180,8 @@ fn write(
         new.drained,
         new.source.name(),
         new.updated.0,
+        stated.prefill_rate,
+        stated.decode_rate,
     ])?;
     audit::write(connection, by, action, &target(new.id), &difference(old, &new))?;
     Ok(Put::Updated(new))

@@ -11,7 +11,8 @@ use crate::error::StoreError;
 pub(crate) const APPLICATION_ID: i32 = 0x6875_6e74;
 
 /// All steps, the first for an empty file.
-pub(crate) const MIGRATIONS: &[&str] = &[include_str!("schema/0001-replicas-keys-audit.sql")];
+pub(crate) const MIGRATIONS: &[&str] =
+    &[include_str!("schema/0001-replicas-keys-audit.sql"), include_str!("schema/0002-speeds.sql")];
 
 /// Takes the steps that the file has not taken.
 ///
@@ -53,6 +54,23 @@ mod tests {
         migrate(&mut connection, &MIGRATIONS[..1]).unwrap();
         assert_eq!(version(&connection).unwrap(), 1);
         assert_eq!(names(&connection), ["audit", "keys", "meta", "replicas"]);
+    }
+
+    #[test]
+    fn step_2_keeps_the_replicas_and_states_no_speed_for_them() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate(&mut connection, &MIGRATIONS[..1]).unwrap();
+        let row = "INSERT INTO replicas (url, name, models, labels, drained, source, created, updated) \
+                   VALUES ('https://a.acu.run', 'a', '{}', '{}', 0, 'admin', 1, 1)";
+        connection.execute_batch(row).unwrap();
+        migrate(&mut connection, &MIGRATIONS[..2]).unwrap();
+        let kept: (String, Option<f64>, Option<f64>) = connection
+            .query_row("SELECT name, prefill_rate, decode_rate FROM replicas", [], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+            })
+            .unwrap();
+        assert_eq!(kept, ("a".into(), None, None));
+        assert_eq!(names(&connection), ["audit", "keys", "meta", "replicas", "speeds"]);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use crate::{
     audit,
     error::StoreError,
     key, open,
-    record::{AuditRecord, By, KeyRecord, NewKey, NewReplica, Put, ReplicaPatch, ReplicaRecord},
-    replica,
+    record::{AuditRecord, By, KeyRecord, NewKey, NewReplica, Put, ReplicaPatch, ReplicaRecord, Speed},
+    replica, speed,
     writer::Writer,
 };
 
@@ -100,6 +100,23 @@ impl Store {
     /// The database failed.
     pub fn remove_replica(&self, by: By, id: u32) -> Result<Option<ReplicaRecord>, StoreError> {
         self.writer.call(move |transaction| replica::remove(transaction, &by, id))
+    }
+
+    /// How fast replicas were when they were last measured, by replica.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn speeds(&self) -> Result<Vec<Speed>, StoreError> {
+        self.writer.call(|transaction| speed::all(transaction))
+    }
+
+    /// Keeps measurements, each in place of its replica's last one; those of replicas that are gone, or older than what
+    /// is kept, are not. Not audited: nobody decided anything.
+    ///
+    /// # Errors
+    /// The database failed; then none is kept.
+    pub fn put_speeds(&self, speeds: Vec<Speed>) -> Result<(), StoreError> {
+        self.writer.call(move |transaction| speeds.iter().try_for_each(|measured| speed::put(transaction, measured)))
     }
 
     /// All keys, revoked ones too, by number.

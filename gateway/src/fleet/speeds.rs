@@ -1,0 +1,51 @@
+//! Measured speeds, kept over a restart.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use store::{Speed, StoreError, UnixMillis};
+
+use super::{pool::Fleet, prior::names};
+use crate::clock;
+
+/// Speeds are kept this often, besides at the end: what a crash loses is learned again in as long.
+pub(super) const KEEP_EVERY: Duration = Duration::from_secs(300);
+
+impl Fleet {
+    /// Reads what was kept. Before the first replica is taken over: it is told to the scheduler with that.
+    pub(super) async fn recall_speeds(&self) -> Result<(), StoreError> {
+        let kept = self.keep(|store| store.speeds()).await?;
+        let kept: BTreeMap<u32, Speed> = kept.into_iter().map(|speed| (speed.replica, speed)).collect();
+        self.kept_speeds.store(kept.into());
+        Ok(())
+    }
+
+    /// Keeps what traffic has told so far. A failure is no reason to stop anything: the next time may do.
+    pub(super) async fn keep_speeds(&self) {
+        let measured = self.measured_speeds();
+        if measured.is_empty() {
+            return;
+        }
+        if let Err(error) = self.keep(move |store| store.put_speeds(measured)).await {
+            tracing::warn!(%error, "measured speeds are not kept");
+        }
+    }
+
+    fn measured_speeds(&self) -> Vec<Speed> {
+        let (view, at) = (self.view.load(), UnixMillis(clock::unix_ms()));
+        let snapshot = self.dispatcher.snapshot();
+        let speed = |state: &scheduler::ReplicaView| {
+            let replica = view.replicas.get(&state.replica)?;
+            state.prefill_rate.or(state.decode_rate)?;
+            // The store refuses a row that no phone can have, and all the others with it.
+            let sound = |rate: Option<f64>| rate.filter(|rate| *rate > 0.0 && rate.is_finite());
+            Some(Speed {
+                replica: replica.record,
+                models: names(&replica.facts()),
+                prefill_rate: sound(state.prefill_rate),
+                decode_rate: sound(state.decode_rate),
+                measured: at,
+            })
+        };
+        snapshot.replicas.iter().filter_map(speed).collect()
+    }
+}
