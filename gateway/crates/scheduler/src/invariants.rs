@@ -124,6 +124,7 @@ mod checked {
             assert_eq!(core.attempts.get(attempt).map(|attempt| attempt.replica), Some(id), "a slot is held by nobody");
         }
         assert_eq!(running, replica.running.len(), "{id:?} runs what holds no slot");
+        assert!(replica.slots.run_just(&replica.running), "{id:?} is believed to run other attempts than it does");
         assert!(running <= replica.ceiling, "{id:?} runs {running} on {} slots", replica.ceiling);
         assert_eq!(replica.indexed, Some(replica.facts()), "{id:?} changed beside the indexes");
         if let Some(drain) = replica.drain {

@@ -8,6 +8,9 @@
 //! of what should be cached really is, on this replica (some engines and settings cache less, or nothing); and what the
 //! other slots hold, when a phone turns out to have restarted unseen.
 
+#[cfg(debug_assertions)]
+use std::collections::BTreeSet;
+
 use super::{
     holders::Mark,
     prompt::{Prompt, TemplateKey},
@@ -160,6 +163,13 @@ impl Slots {
             duplicated: kept,
             same_conversation: slot.goes_on(prompt),
         })
+    }
+
+    /// Whether these attempts, and no others, run there.
+    #[cfg(debug_assertions)]
+    pub(crate) fn run_just(&self, attempts: &BTreeSet<AttemptId>) -> bool {
+        let running: Vec<AttemptId> = self.slots.iter().filter_map(|slot| slot.running).collect();
+        running.len() == attempts.len() && running.iter().all(|attempt| attempts.contains(attempt))
     }
 
     /// What each slot is found by, or will be when what runs there is done.
