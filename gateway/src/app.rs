@@ -176,7 +176,8 @@ impl Parts {
             version: env!("CARGO_PKG_VERSION"),
         });
         let upstream = Arc::new(Upstream::new(&config.pool)?);
-        let dispatcher = Arc::new(Dispatcher::new(config.scheduler(), seed()));
+        let auth = Arc::new(Authenticator::new(config, &store)?);
+        let dispatcher = Arc::new(Dispatcher::new(config.scheduler(auth.shares()), seed()));
         let fleet = Fleet::new(
             config,
             Arc::clone(&dispatcher),
@@ -184,7 +185,6 @@ impl Parts {
             Arc::clone(&telemetry),
             Arc::clone(&store),
         );
-        let auth = Arc::new(Authenticator::new(config, &store)?);
         let limiter = Arc::new(Limiter::new());
         let certificate = match (&config.server.tls_cert, &config.server.tls_key) {
             (Some(certificate), Some(key)) => Some(Arc::new(Certificate::load(certificate, key)?)),

@@ -96,7 +96,8 @@ impl Reloader {
 
     async fn apply(&self, config: Config) -> Result<(), ReloadError> {
         let gateway = &self.gateway;
-        gateway.dispatcher.handle(Event::Configured { config: config.scheduler() });
+        // The keys have been read anew before, and the tenants' numbers with them.
+        gateway.dispatcher.handle(Event::Configured { config: config.scheduler(gateway.auth.shares()) });
         gateway.telemetry.set_access_log(config.telemetry.access_log);
         gateway.fleet.reconcile(&config).await.map_err(|error| ReloadError::Fleet(error.to_string()))?;
         gateway.reconfigure(config);

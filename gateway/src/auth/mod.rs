@@ -11,6 +11,7 @@ mod table;
 mod tenant;
 
 use std::{
+    collections::BTreeMap,
     net::IpAddr,
     num::NonZeroU32,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -18,6 +19,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use scheduler::{Share, TenantId};
 use store::{By, KeyLimits, KeyRecord, NewKey, Put, Store, StoreError, UnixMillis};
 
 pub(crate) use self::failures::network;
@@ -161,6 +163,14 @@ impl Authenticator {
             self.failures.store(Arc::new(FailureBudget::new(per_minute, self.ticks.clone())));
         }
         Ok(())
+    }
+
+    /// What the configured tenants get of a crowded pool. All others have the usual share; a tenant that is configured has
+    /// its own also where its keys were made while the gateway runs.
+    pub fn shares(&self) -> BTreeMap<TenantId, Share> {
+        let mut held = self.held();
+        let (stated, ids) = &mut *held;
+        stated.shares(ids)
     }
 
     /// Who asks. `authorization` and `x_api_key` are the headers of these names; a bearer token goes before the other.

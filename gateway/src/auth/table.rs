@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use scheduler::TenantId;
+use scheduler::{Share, TenantId};
 use store::KeyRecord;
 
 use super::{
@@ -27,6 +27,14 @@ pub(super) struct Stated {
 impl From<&Config> for Stated {
     fn from(config: &Config) -> Self {
         Self { auth: config.server.auth, defaults: config.limits.tenant, tenants: config.tenants.clone() }
+    }
+}
+
+impl Stated {
+    /// The shares that differ from the usual one.
+    pub(super) fn shares(&self, ids: &mut TenantIds) -> BTreeMap<TenantId, Share> {
+        let stated = self.tenants.iter().filter(|(_, section)| section.share != Share::default());
+        stated.map(|(name, section)| (ids.of(name), section.share)).collect()
     }
 }
 

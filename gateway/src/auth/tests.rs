@@ -170,3 +170,19 @@ fn no_key_shows_in_debug_output() {
     let shown = format!("{:?} {issued:?}", bench.auth);
     assert!(!shown.contains(KEY) && !shown.contains(issued.key.reveal()), "{shown}");
 }
+
+#[test]
+fn a_configured_share_is_that_of_its_tenant_wherever_the_key_comes_from() {
+    let bench = Bench::new(
+        "[tenants.bank]\nweight = 3\n[tenants.guard]\nmax_running = 2\nkeys = [\"env:KEY\"]\n[tenants.usual]",
+    );
+    let bank = bench.bearer(bench.issue("bank").key.reveal()).unwrap().id;
+    let stranger = bench.bearer(bench.issue("stranger").key.reveal()).unwrap().id;
+    let guard = bench.bearer(KEY).unwrap().id;
+    let shares = bench.auth.shares();
+    assert_eq!(shares.get(&bank), Some(&Share { weight: 3.0, ..Share::default() }));
+    assert_eq!(shares.get(&guard), Some(&Share { max_running: Some(2), ..Share::default() }));
+    assert_eq!((shares.len(), shares.contains_key(&stranger)), (2, false), "all others have the usual share");
+    bench.auth.reconfigure(&config("[tenants.bank]\nweight = 0.5"), &bench.store).unwrap();
+    assert_eq!(bench.auth.shares(), BTreeMap::from([(bank, Share { weight: 0.5, ..Share::default() })]));
+}

@@ -26,7 +26,7 @@ pub mod visit;
 
 use std::collections::BTreeMap;
 
-use scheduler::SchedulerConfig;
+use scheduler::{SchedulerConfig, Share, TenantId};
 
 use self::visit::{Section, Visitor};
 pub use self::{
@@ -78,11 +78,11 @@ pub struct Config {
 }
 
 impl Config {
-    /// The core's settings.
-    pub fn scheduler(&self) -> SchedulerConfig {
+    /// The core's settings; `tenants` are the shares of tenants by their numbers, which the configuration does not know.
+    pub fn scheduler(&self, tenants: BTreeMap<TenantId, Share>) -> SchedulerConfig {
         SchedulerConfig {
-            tenants: std::collections::BTreeMap::new(),
-            hedge: SchedulerConfig::default().hedge,
+            tenants,
+            hedge: self.scheduler.hedge.clone(),
             policy: self.scheduler.policy,
             queue: self.scheduler.queue.clone(),
             retry: self.scheduler.retry.clone(),

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use scheduler::{HealthConfig, Policy, QueueConfig, RetryConfig, SchedulerConfig};
+use scheduler::{HealthConfig, HedgeConfig, Policy, QueueConfig, RetryConfig, SchedulerConfig};
 
 use super::{
     bytes::ByteSize,
@@ -112,12 +112,14 @@ pub struct Scheduling {
     pub queue: QueueConfig,
     /// Attempts and the retry budget.
     pub retry: RetryConfig,
+    /// Second copies of slow requests, and work given back.
+    pub hedge: HedgeConfig,
 }
 
 impl Default for Scheduling {
     fn default() -> Self {
-        let SchedulerConfig { policy, queue, retry, .. } = SchedulerConfig::default();
-        Self { policy, queue, retry }
+        let SchedulerConfig { policy, queue, retry, hedge, .. } = SchedulerConfig::default();
+        Self { policy, queue, retry, hedge }
     }
 }
 
@@ -141,5 +143,9 @@ impl Section for Scheduling {
         v.ranged(live("max_attempts"), &mut r.max_attempts, 1..=10);
         v.ranged(live("retry_share"), &mut r.budget_share, 0.0..=1.0);
         v.ranged(live("retry_floor"), &mut r.budget_floor, 0..=1_000);
+        let h = &mut self.hedge;
+        v.value(live("hedge"), &mut h.enabled);
+        v.ranged(live("hedge_share"), &mut h.budget_share, 0.0..=1.0);
+        v.value(live("give_back"), &mut h.give_back);
     }
 }

@@ -3,7 +3,7 @@
 //! A tenant starts as a copy of `[limits]`; what it states replaces that, and `"none"` takes a limit away. So a
 //! `None` here always means "no limit", never "look elsewhere".
 
-use scheduler::Class;
+use scheduler::{Class, Share};
 
 use super::{
     bytes::ByteSize,
@@ -69,12 +69,14 @@ impl Section for Limits {
 }
 
 /// One tenant.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TenantSection {
     /// Its keys, besides those made with `huntgroup keys create`.
     pub keys: Vec<Secret>,
     /// Its bounds.
     pub limits: TenantLimits,
+    /// What it gets of a crowded pool.
+    pub share: Share,
     /// The models it may use; empty: all.
     pub models: Vec<String>,
     /// How urgent a request is that does not say.
@@ -86,7 +88,14 @@ pub struct TenantSection {
 impl TenantSection {
     /// A tenant that states nothing.
     pub fn new(limits: TenantLimits) -> Self {
-        Self { keys: Vec::new(), limits, models: Vec::new(), class: Class::Standard, max_class: Class::Interactive }
+        Self {
+            keys: Vec::new(),
+            limits,
+            share: Share::default(),
+            models: Vec::new(),
+            class: Class::Standard,
+            max_class: Class::Interactive,
+        }
     }
 }
 
@@ -94,6 +103,9 @@ impl Section for TenantSection {
     fn visit<V: Visitor>(&mut self, v: &mut V) {
         v.list(live("keys"), &mut self.keys);
         self.limits.visit(v);
+        // Above 0: who gets nothing would wait for ever.
+        v.ranged(live("weight"), &mut self.share.weight, 0.001..=1000.0);
+        v.ranged(live("max_running"), &mut self.share.max_running, 1..=1_000_000);
         v.list(live("models"), &mut self.models);
         v.value(live("class"), &mut self.class);
         v.value(live("max_class"), &mut self.max_class);

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use scheduler::{Class, Policy, SchedulerConfig};
+use scheduler::{Class, HedgeConfig, Policy, SchedulerConfig, Share};
 
 use super::*;
 use crate::fleet::Dialect;
@@ -68,6 +68,8 @@ fn the_examples_of_the_reference_file_work_when_their_marks_are_removed() {
     for key in [
         "keys",
         "requests_per_minute",
+        "weight",
+        "max_running",
         "models",
         "class",
         "max_class",
@@ -94,7 +96,7 @@ fn the_examples_of_the_reference_file_work_when_their_marks_are_removed() {
 fn no_file_is_the_defaults_and_they_are_the_cores_own() {
     let config = load(None, Overrides::default()).unwrap();
     assert_eq!(config, Config::default());
-    assert_eq!(config.scheduler(), SchedulerConfig::default());
+    assert_eq!(config.scheduler(BTreeMap::new()), SchedulerConfig::default());
 }
 
 #[test]
@@ -112,6 +114,9 @@ fn every_kind_of_value_is_read() {
         max_age_interactive = "none"
         max_age_batch = "2h"
         retry_share = 1
+        hedge = false
+        hedge_share = 0.1
+        give_back = false
         [streams]
         head_after = "1m30s"
         keepalive = "chunk"
@@ -124,6 +129,8 @@ fn every_kind_of_value_is_read() {
         keys = ["env:KEY"]
         requests_per_minute = "none"
         tokens_per_minute = 9000
+        weight = 2
+        max_running = 8
         models = ["qwen"]
         max_class = "standard"
         [tenants.guard]
@@ -153,11 +160,14 @@ fn every_kind_of_value_is_read() {
     assert_eq!(config.scheduler.policy, Policy::RoundRobin);
     assert_eq!(config.scheduler.queue.max_age, [None, Some(Duration::from_secs(600)), Some(Duration::from_secs(7200))]);
     assert_eq!(config.scheduler.retry.budget_share, 1.0);
+    let hedge = HedgeConfig { enabled: false, budget_share: 0.1, give_back: false };
+    assert_eq!(config.scheduler(BTreeMap::new()).hedge, hedge);
     assert_eq!(config.streams.head_after, Duration::from_secs(90));
     assert_eq!(config.streams.keepalive, Keepalive::Chunk);
     let bank = &config.tenants["bank"];
     assert_eq!(bank.limits.requests_per_minute, None, "\"none\" takes the general limit away");
     assert_eq!(bank.limits.tokens_per_minute, Some(9000));
+    assert_eq!(bank.share, Share { weight: 2.0, max_running: Some(8) });
     assert_eq!(bank.max_class, Class::Standard);
     assert_eq!(config.tenants["guard"].limits.requests_per_minute, Some(60), "the general limit");
     assert_eq!(config.models["qwen"].default_class, Some(Class::Batch));
@@ -168,6 +178,17 @@ fn every_kind_of_value_is_read() {
     assert_eq!(b.models.0["qwen"].as_deref(), Some("/models/q.gguf"));
     assert_eq!(b.dialect, Some(Dialect::Mnn));
     assert!(!format!("{config:?}").contains("0123456789abcdef"), "secrets never show");
+}
+
+#[test]
+fn a_share_is_above_nothing_and_a_policy_one_of_three() {
+    let lines = mistakes("[scheduler]\npolicy = \"least\"\n[tenants.a]\nweight = 0\nmax_running = 0\n");
+    assert_eq!(lines.len(), 3, "{lines:#?}");
+    for (line, words) in
+        lines.iter().zip(["\"least_work\", \"least_busy\" or \"round_robin\"", "0.001 to 1000", "1 to"])
+    {
+        assert!(line.contains(words), "{line}");
+    }
 }
 
 #[test]

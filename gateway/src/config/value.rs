@@ -157,8 +157,8 @@ whole_numbers!(u16, u32, u64, usize);
 ranged!(u16, u32, u64, usize, f64, Duration, ByteSize);
 named!(Class, "\"interactive\", \"standard\" or \"batch\"",
     "interactive" => Class::Interactive, "standard" => Class::Standard, "batch" => Class::Batch);
-named!(Policy, "\"least_busy\" or \"round_robin\"",
-    "least_busy" => Policy::LeastBusy, "round_robin" => Policy::RoundRobin);
+named!(Policy, "\"least_work\", \"least_busy\" or \"round_robin\"",
+    "least_work" => Policy::LeastWork, "least_busy" => Policy::LeastBusy, "round_robin" => Policy::RoundRobin);
 
 impl Value for f64 {
     const ACCEPTED: &'static str = "a number";
