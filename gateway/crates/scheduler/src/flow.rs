@@ -206,9 +206,11 @@ impl Scheduler {
         request.phase = Phase::Waiting { orphan_since: orphan.then_some(now) };
         let pool = self.pool.models.get(&request.spec.model);
         let lane_orphan = pool.is_none_or(|pool| pool.serving_fit(request.spec.route, request.need) == 0);
+        let model = request.spec.model;
         self.queue.push(id, request, lane_orphan);
         self.note_waiting(id, true);
         self.schedule(id);
+        self.look_again(model, now);
     }
 
     fn leave_queue(&mut self, id: RequestId) {
@@ -310,6 +312,18 @@ impl Scheduler {
     pub(crate) fn fill(&mut self, id: ReplicaId, now: Timestamp) {
         while let Some(request) = self.next_on(id, now) {
             self.dispatch(request, id, now);
+        }
+        let Some(replica) = self.pool.replicas.get(&id).filter(|replica| replica.free() > 0) else { return };
+        for model in replica.spec.models.clone() {
+            self.look_again(model, now);
+        }
+    }
+
+    /// Who waits beside a slot that was left free (on purpose, for want of budget or of a tenant's share) gets it later.
+    fn look_again(&mut self, model: ModelId, now: Timestamp) {
+        let free = self.pool.models.get(&model).is_some_and(|pool| !pool.offers.is_empty());
+        if self.config.policy == Policy::LeastWork && free && self.queue.waiting_for(model) > 0 {
+            self.arm_tick(model, now);
         }
     }
 

@@ -3,7 +3,8 @@
 //!
 //! 1. Slots in use are the running attempts, and no more than a replica has (or had, when its slots were reduced).
 //! 2. Every live request is in exactly one place: waiting, running or parked; an ended one is nowhere.
-//! 3. No free slot is left that a waiting request may use, unless a retry has no budget, or the policy means it to wait.
+//! 3. No free slot is left that a waiting request may use, unless a retry has no budget, or the policy means it to wait and
+//!    will look again.
 //! 4. No request was on one replica twice, nor on more than allowed, nor given back more often than allowed. Its copies run
 //!    on different replicas; once its client has seen content there is one.
 //! 5. The retry budget and the count of second copies count what runs; the queue's sums are the sums of what waits, within the bounds.
@@ -96,11 +97,11 @@ mod checked {
                 let prospect = core.pool.prospect(request);
                 assert_eq!(orphan_since.is_none(), prospect == Prospect::Now, "{id:?} misjudges its prospects");
                 assert!(prospect != Prospect::Never || request.tried.is_empty(), "{id:?} waits in vain");
-                let placeable = core.free_for(id).is_some();
-                let no_budget = request.is_retry() && !core.budget.has_room(&core.config.retry);
-                let patient = core.config.policy == Policy::LeastWork;
-                assert!(patient || !placeable || no_budget, "{id:?} waits beside a free slot");
-                assert!(!no_budget || !placeable || core.starved, "{id:?} lacks budget and nobody remembers");
+                let passed_over = core.starved && request.is_retry() && !core.budget.has_room(&core.config.retry);
+                let ticks = core.timers.get(Timer::Tick(request.spec.model)).is_some();
+                let patient = core.config.policy == Policy::LeastWork && ticks;
+                let remembered = passed_over || patient || core.free_for(id).is_none();
+                assert!(remembered, "{id:?} waits beside a free slot and nobody will look again");
                 if orphan_since.is_some() {
                     assert!(core.timers.get(Timer::Request(id)).is_some(), "{id:?} waits for nobody for good");
                 }

@@ -237,6 +237,26 @@ fn copies_keep_to_their_budget_but_one_may_always_run() {
 }
 
 #[test]
+fn a_copy_goes_on_from_the_wait_of_its_request() {
+    let mut config = config();
+    config.queue.max_age[Class::Standard as usize] = Some(Duration::from_secs(100));
+    let mut rig = Rig::new(config, 3);
+    let occupants = [(); 3].map(|()| rig.place(plain()).1);
+    let request = rig.ask(plain());
+    rig.pass(60);
+    rig.end(occupants[0], Outcome::Success, true);
+    let first = rig.copies(request).into_iter().next().expect("a replica is free");
+    rig.end(occupants[1], Outcome::Success, true);
+    let second = rig.hedge(request).expect("a replica is free");
+    [first, second].into_iter().for_each(|copy| rig.end(copy, STATUS, false));
+    rig.pass(39);
+    assert!(rig.is_live(request), "it waits for the third");
+    rig.heard();
+    rig.pass(1);
+    assert_eq!(rejected(&rig.heard()), [ShedReason::QueueAge]);
+}
+
+#[test]
 fn a_copy_that_is_left_alone_is_no_second_copy_any_more() {
     let mut rig = Rig::new(config(), 4);
     let (request, first) = rig.place(plain());

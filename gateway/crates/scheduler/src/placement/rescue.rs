@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::{
+    config::Policy,
     event::Class,
     id::{AttemptId, ModelId, ReplicaId, RequestId},
     placement::Outlook,
@@ -39,7 +40,7 @@ const VICTIMS: usize = 200;
 impl Scheduler {
     /// Sets when an attempt that has just begun will be late.
     pub(crate) fn watch(&mut self, id: AttemptId, now: Timestamp) {
-        if !self.config.hedge.enabled || self.config.policy != crate::config::Policy::LeastWork {
+        if !self.config.hedge.enabled || self.config.policy != Policy::LeastWork {
             return;
         }
         let Some(attempt) = self.attempts.get(&id) else { return };
@@ -57,7 +58,8 @@ impl Scheduler {
     pub(crate) fn late(&mut self, id: AttemptId, now: Timestamp) {
         let Some(attempt) = self.attempts.get(&id).copied() else { return };
         let Some(request) = self.requests.get(&attempt.request) else { return };
-        if attempt.committed || request.copies().count() != 1 {
+        let hedges = self.config.policy == Policy::LeastWork;
+        if !hedges || attempt.committed || request.copies().count() != 1 {
             return;
         }
         let class = request.spec.class;
@@ -123,7 +125,7 @@ impl Scheduler {
     /// answer them sooner and have nothing else to do. Returns whether that may become worthwhile.
     pub(crate) fn copy_stragglers(&mut self, model: ModelId, now: Timestamp) -> bool {
         if !self.config.hedge.enabled
-            || self.config.policy != crate::config::Policy::LeastWork
+            || self.config.policy != Policy::LeastWork
             || self.queue.waiting_in(model, Class::Batch) > 0
         {
             return false;
@@ -192,7 +194,8 @@ impl Scheduler {
     /// Stops a batch request for an urgent one that would otherwise wait unbearably long. The replica it ran on.
     pub(crate) fn make_room(&mut self, id: RequestId, now: Timestamp) -> Option<ReplicaId> {
         let request = self.requests.get(&id)?;
-        if !self.config.hedge.give_back || request.spec.class != Class::Interactive {
+        let gives_back = self.config.policy == Policy::LeastWork && self.config.hedge.give_back;
+        if !gives_back || request.spec.class != Class::Interactive {
             return None;
         }
         let outlook = self.outlook(request.spec.model, now)?;

@@ -39,11 +39,12 @@ fn no_seed_breaks_a_promise() {
     }
 }
 
-/// Why requests are refused. `Hopeless` is not among them while no policy gives it.
-const REASONS: [ShedReason; 7] = [
+/// Why requests are refused.
+const REASONS: [ShedReason; 8] = [
     ShedReason::NoCapacity,
     ShedReason::QueueFull,
     ShedReason::QueueAge,
+    ShedReason::Hopeless,
     ShedReason::Deadline,
     ShedReason::AttemptsExhausted,
     ShedReason::RetryBudget,
@@ -55,6 +56,9 @@ fn reaches_what_it_is_meant_to_test(total: &Trace) {
     let reached = [
         ("failover", total.failovers),
         ("cancel", total.cancels),
+        ("second copy", total.hedges),
+        ("copy that lost", total.hedges_lost),
+        ("work given back", total.given_back),
         ("drain", total.drained),
         ("held relay", total.relay_holds),
         ("request sent again after its relay was down", total.refunded),
