@@ -51,7 +51,9 @@ impl Scheduler {
     pub(crate) fn place(&mut self, id: RequestId, now: Timestamp) -> Option<ReplicaId> {
         let request = self.requests.get(&id)?;
         let model = request.spec.model;
-        if !self.may_start(id) || self.pool.models.get(&model)?.offers.is_empty() {
+        // Others that wait have had the free slots offered and declined them; beyond a window of them, it is not its turn.
+        let behind = self.queue.waiting_in(model, request.spec.class) >= WINDOW && !request.has_run();
+        if behind || !self.may_start(id) || self.pool.models.get(&model)?.offers.is_empty() {
             return None;
         }
         self.unclaim(id);
@@ -59,7 +61,7 @@ impl Scheduler {
         let found = self.best_free(id, now)?;
         match self.weigh(id, found.replica, &found.cost, false, now) {
             Patience::Take => {
-                self.placed(id, found.compared);
+                self.placed(id, Decision::Placed, found.compared);
                 Some(found.replica)
             }
             Patience::Wait(why, claim) => {
@@ -319,18 +321,13 @@ impl Scheduler {
             Some(outlook.view(id, outlook.replica(id)?, &cost, 0.0))
         };
         let compared = cost.and_then(view).into_iter().collect();
-        self.placed(chosen, compared);
+        self.placed(chosen, Decision::Taken, compared);
         chosen
     }
 
-    fn placed(&mut self, id: RequestId, compared: Vec<CandidateView>) {
+    fn placed(&mut self, id: RequestId, decision: Decision, compared: Vec<CandidateView>) {
         let Some(request) = self.requests.get_mut(&id) else { return };
-        let waited = request.plan.decision.is_some();
-        let decision = match () {
-            () if request.has_run() => Decision::Retried,
-            () if waited => Decision::Taken,
-            () => Decision::Placed,
-        };
+        let decision = if request.has_run() { Decision::Retried } else { decision };
         request.plan.decision = Some(decision);
         request.plan.compared = compared;
         self.tally.count(decision);

@@ -23,7 +23,7 @@ const WEIGHTS: [f64; Class::ALL.len()] = [10.0, 1.0, 0.3];
 /// The rates of replicas of which nothing is known, in tokens per second: a 4B model on a common phone.
 const UNKNOWN_RATES: (f64, f64) = (80.0, 10.0);
 /// An answer shorter than this part of the reading gains nothing by sharing a replica.
-const PROMPT_HEAVY: f64 = 0.15;
+const PROMPT_HEAVY: f64 = 0.3;
 /// How much more the cached template of others counts than one reading of it: every later request would read it.
 const EVICTION: f64 = 8.0;
 /// A conversation's cache is worth less: it may be over. And less still the longer it is silent.
