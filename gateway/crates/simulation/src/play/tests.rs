@@ -31,7 +31,8 @@ fn whoever_plays_all_requests_are_answered_despite_failures() {
         let played = run.play(player);
         assert!(played.refused.is_empty(), "{}: {:?}", player.name(), played.refused);
         assert_eq!(played.classes.len(), 2);
-        assert!(played.waste.fail > 0.0, "{}: {:?}", player.name(), played.waste);
+        // The oracle sees failures coming.
+        assert!(played.waste.fail > 0.0 || player.name() == "oracle", "{}: {:?}", player.name(), played.waste);
         for class in &played.classes {
             let at = format!("{} {class:?}", player.name());
             assert!(class.requests > 50 && class.unfinished == 0, "{at}");

@@ -1,5 +1,6 @@
 //! Whole scenarios, played.
 
+mod binding;
 mod files;
 mod ranges;
 mod reference;
