@@ -173,6 +173,18 @@ impl Queue {
         self.models.get(&model).map_or(0.0, |queue| queue.work[..=class as usize].iter().sum())
     }
 
+    /// How many of its own class are served before a waiting request.
+    pub(crate) fn before(&self, request: &Request) -> usize {
+        let Some(queue) = self.models.get(&request.spec.model) else { return 0 };
+        let (position, returned) = (Position::of(request), request.has_run());
+        let lanes = queue.lanes.iter().filter(|(key, _)| key.class == request.spec.class);
+        let before = |lane: &Lane| {
+            let all_returned = if returned { lane.returned.range(..position).count() } else { lane.returned.len() };
+            all_returned + if returned { 0 } else { lane.fresh.range(..position).count() }
+        };
+        lanes.map(|(_, lane)| before(lane)).sum()
+    }
+
     /// How many wait in that class alone.
     pub(crate) fn waiting_in(&self, model: ModelId, class: Class) -> usize {
         self.models.get(&model).map_or(0, |queue| queue.waiting[class as usize])

@@ -7,7 +7,7 @@ use crate::{
     id::{ModelId, ReplicaId, RequestId},
     request::Request,
     scheduler::Scheduler,
-    snapshot::{Explanation, ReplicaView, RequestView, Snapshot},
+    snapshot::{ReplicaView, RequestView, Snapshot},
     time::Timestamp,
 };
 
@@ -45,28 +45,12 @@ impl Scheduler {
         self.queue.waiting() + self.parked.len()
     }
 
-    /// Why a live request is where it is; `None` once it has ended.
-    pub fn explain(&self, id: RequestId, now: Timestamp) -> Option<Explanation> {
-        let request = self.requests.get(&id)?;
-        Some(Explanation {
-            view: self.view(id, request, now),
-            prompt_tokens: f64::from(request.spec.prompt_tokens),
-            shared_tokens: 0.0,
-            output_tokens: 0.0,
-            work: 0.0,
-            ahead: 0,
-            wait: None,
-            decision: None,
-            candidates: Vec::new(),
-        })
-    }
-
     fn waits(&self, now: Timestamp) -> BTreeMap<(ModelId, Class), Duration> {
         let all = self.pool.models.keys().flat_map(|model| Class::ALL.map(|class| (*model, class)));
         all.map(|(model, class)| ((model, class), self.estimate_wait(model, class, now))).collect()
     }
 
-    fn view(&self, id: RequestId, request: &Request, now: Timestamp) -> RequestView {
+    pub(crate) fn view(&self, id: RequestId, request: &Request, now: Timestamp) -> RequestView {
         let copies = request.copies();
         let first = copies.first();
         let running = first.and_then(|id| self.attempts.get(&id).map(|attempt| (id, attempt.replica)));

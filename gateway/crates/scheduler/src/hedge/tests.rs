@@ -187,7 +187,8 @@ fn a_second_copy_runs_beside_the_first_and_is_no_retry() {
 fn at_most_three_copies_run_and_none_twice_on_one_replica() {
     let mut config = config();
     config.hedge.budget_share = 1.0;
-    let mut rig = Rig::new(config, 5);
+    let mut rig = Rig::new(config, 0);
+    (1..=5).for_each(|id| rig.ready(id, ReplicaSpec { slots: 2, ..replica_spec(id) }));
     let (request, first) = rig.place(plain());
     assert!(!rig.core.hedge(request, rig.at(first), LATE, rig.now));
     assert!(rig.hedge(request).is_some() && rig.hedge(request).is_some());

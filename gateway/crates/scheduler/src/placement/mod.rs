@@ -10,6 +10,7 @@
 
 mod choose;
 mod demand;
+mod explain;
 mod outlook;
 mod patience;
 mod profile;

@@ -3,6 +3,7 @@
 mod choice;
 mod failover;
 mod health;
+mod hedge;
 mod limits;
 mod operator;
 mod relay;
