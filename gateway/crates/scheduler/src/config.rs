@@ -87,9 +87,9 @@ pub struct QueueConfig {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RetryConfig {
-    /// Attempts per request. 3: each costs seconds to minutes of a phone. Not counted are replicas that could not be
-    /// reached, and, up to twice as many again, those that turned the request away at once (full, loading, too small,
-    /// misconfigured, a tunnel's page).
+    /// Attempts per request, second copies included. 3: each costs seconds to minutes of a phone. Not counted are replicas
+    /// that could not be reached, and, up to twice as many again, those that turned the request away at once (full, loading,
+    /// too small, misconfigured, a tunnel's page).
     pub max_attempts: u32,
     /// Retries under way, at most this share of the requests in flight. 0.2: more would feed a collapse.
     pub budget_share: f64,

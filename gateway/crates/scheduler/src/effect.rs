@@ -22,8 +22,9 @@ pub enum Effect {
         /// answer to another, wins; the core cancels the others ([`CancelReason::HedgeLost`]).
         hedge: bool,
     },
-    /// Stop a running attempt: it is over, its slot is free. The request itself goes on (another `Dispatch`
-    /// or a `Reject` follows) unless content was sent, in which case it has ended.
+    /// Stop a running attempt: it is over, its slot is free. Its request goes on: with another copy that runs, or another
+    /// `Dispatch` or a `Reject` follows. It has ended where this was the copy whose content a streaming client has seen, and
+    /// where another copy's answer ended it.
     Cancel {
         /// Which.
         attempt: AttemptId,
@@ -76,7 +77,7 @@ pub enum CancelReason {
     Deadline,
     /// Another copy of the request was faster.
     HedgeLost,
-    /// More urgent work needs the slot; the request is queued again and has lost no attempt.
+    /// More urgent work needs the slot; the request is queued again, or goes on with its other copy, and has lost no attempt.
     GivenBack,
 }
 

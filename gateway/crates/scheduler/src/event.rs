@@ -21,8 +21,8 @@ pub enum Event {
         spec: RequestSpec,
     },
     /// The client left, or the driver gave up. Ends the request in whatever phase it is and frees its slot;
-    /// a running attempt is over with it (no `AttemptEnded` follows), and counts as a soft failure of its replica where
-    /// that was long overdue by its own measured speed. Unknown or ended requests are ignored.
+    /// its running attempts are over with it (no `AttemptEnded` follows), and count as soft failures of their replicas where
+    /// these were long overdue by their own measured speed. Unknown or ended requests are ignored.
     RequestAbandoned {
         /// Which.
         request: RequestId,
@@ -43,8 +43,9 @@ pub enum Event {
         /// Which.
         attempt: AttemptId,
     },
-    /// The attempt is over. A failure before content was sent goes back to the front of the queue (and later
-    /// ends in another `Dispatch` or a `Reject`); everything else ends the request. Unknown attempts are ignored.
+    /// The attempt is over. A failure before content was sent leaves the request to its other copies; without any it goes
+    /// back to the front of the queue (and later ends in another `Dispatch` or a `Reject`). Everything else ends the
+    /// request, and what else of it runs is cancelled. Unknown attempts are ignored.
     AttemptEnded {
         /// Which.
         attempt: AttemptId,

@@ -44,7 +44,8 @@ impl Scheduler {
     }
 
     /// Whether a copy of the request may run beside those it has, on this replica, now: its client has seen nothing, its
-    /// attempts suffice for one more, the replica is free, suits it and was not asked, and the budget has room.
+    /// attempts suffice for one more, its tenant may have another slot, the replica is free, suits it and was not asked, and
+    /// the budget has room.
     pub(crate) fn may_hedge(&self, id: RequestId, replica: ReplicaId) -> bool {
         let Some(request) = self.requests.get(&id) else { return false };
         let copies = request.copies();
@@ -54,6 +55,7 @@ impl Scheduler {
             && !committed
             && !request.has_tried(replica)
             && self.has_hedge_room()
+            && self.may_start(id)
             && may_run_beside(&self.config, request, running)
             && self
                 .pool

@@ -7,7 +7,8 @@
 //!    will look again.
 //! 4. No request was on one replica twice, nor on more than allowed, nor given back more often than allowed. Its copies run
 //!    on different replicas; once its client has seen content there is one.
-//! 5. The retry budget and the count of second copies count what runs; the queue's sums are the sums of what waits, within the bounds.
+//! 5. The retry budget, the second copies' count and the tenants' counts count what runs, no tenant beyond its cap; the
+//!    queue's sums are the sums of what waits, within the bounds.
 //! 6. Nobody is forgotten: what can only change with news has a deadline or a probe outstanding.
 //! 7. The next deadline lies ahead.
 //! 8. The pool's indexes say what its replicas say.
@@ -70,6 +71,16 @@ mod checked {
             live,
             "a request is nowhere, or in two places, or the second copies are miscounted"
         );
+        let mut running_of = BTreeMap::new();
+        for request in core.attempts.values().filter_map(|attempt| core.requests.get(&attempt.request)) {
+            *running_of.entry(request.spec.tenant).or_insert(0) += 1;
+        }
+        assert_eq!(core.running_of, running_of, "the tenants' slots are miscounted");
+        let capped = core.config.policy == Policy::LeastWork && !core.reconfigured;
+        for (tenant, running) in running_of.into_iter().filter(|_| capped) {
+            let most = core.config.tenants.get(&tenant).and_then(|share| share.max_running);
+            assert!(most.is_none_or(|most| running <= most), "{tenant:?} holds {running} slots");
+        }
         let bounds = &core.config.queue;
         assert!(
             core.reconfigured || core.queue.fresh() <= bounds.max_requests,

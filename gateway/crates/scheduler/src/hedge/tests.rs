@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::*;
 use crate::{
-    config::Policy,
+    config::{Policy, Share},
     effect::{ReplicaState, ShedReason},
     event::{Class, Event, HardFailure, Outcome, ReplicaSpec, Report, RequestSpec, RouteSet, SoftFailure},
     id::{ModelId, RelayId, TenantId},
@@ -235,6 +235,18 @@ fn copies_keep_to_their_budget_but_one_may_always_run() {
     let mut rig = Rig::new(off, 2);
     let (request, _) = rig.place(plain());
     assert_eq!(rig.hedge(request), None);
+}
+
+#[test]
+fn a_tenant_at_its_cap_gets_no_copy() {
+    let mut config = config();
+    config.tenants.insert(TenantId(1), Share { max_running: Some(2), ..Share::default() });
+    let mut rig = Rig::new(config, 3);
+    let (request, _) = rig.place(plain());
+    let (_, other) = rig.place(plain());
+    assert_eq!(rig.hedge(request), None);
+    rig.end(other, Outcome::Success, true);
+    assert!(rig.hedge(request).is_some());
 }
 
 #[test]

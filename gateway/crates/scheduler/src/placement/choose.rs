@@ -71,8 +71,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether its tenant may have another slot, and its retry one.
-    fn may_start(&self, id: RequestId) -> bool {
+    /// Whether its tenant may have another slot.
+    pub(crate) fn may_start(&self, id: RequestId) -> bool {
         let Some(request) = self.requests.get(&id) else { return false };
         let cap = self.config.tenants.get(&request.spec.tenant).and_then(|share| share.max_running);
         cap.is_none_or(|cap| self.running_of.get(&request.spec.tenant).copied().unwrap_or(0) < cap)

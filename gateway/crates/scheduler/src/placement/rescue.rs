@@ -195,7 +195,7 @@ impl Scheduler {
     pub(crate) fn make_room(&mut self, id: RequestId, now: Timestamp) -> Option<ReplicaId> {
         let request = self.requests.get(&id)?;
         let gives_back = self.config.policy == Policy::LeastWork && self.config.hedge.give_back;
-        if !gives_back || request.spec.class != Class::Interactive {
+        if !gives_back || !self.may_start(id) || request.spec.class != Class::Interactive {
             return None;
         }
         let outlook = self.outlook(request.spec.model, now)?;

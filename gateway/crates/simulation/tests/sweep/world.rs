@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, ops::Add, time::Duration};
 
 use scheduler::{
     AttemptId, CancelReason, ChangeReason, Class, Effect, Event, HardFailure, ModelId, Outcome, Policy, Prefix,
-    RelayId, ReplicaId, ReplicaSpec, Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, SoftFailure,
-    TenantId, Timestamp, Timings,
+    RelayId, ReplicaId, ReplicaSpec, Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, Share,
+    SoftFailure, TenantId, Timestamp, Timings,
 };
 use simulation::{
     driver::{Agenda, Simulation, World},
@@ -223,6 +223,10 @@ fn random_config(rng: &mut Rng) -> SchedulerConfig {
     config.health.soft_failures = count(&[1, 3]) as u32;
     let policies = [Policy::LeastWork, Policy::LeastWork, Policy::LeastBusy, Policy::RoundRobin];
     config.policy = *rng.pick(&policies).expect("a few");
+    if rng.chance(0.3) {
+        let share = Share { weight: 0.5 + rng.unit(), max_running: Some(1 + rng.below(4) as u32) };
+        config.tenants.insert(TenantId(rng.below(3) as u32), share);
+    }
     config.hedge.enabled = rng.chance(0.8);
     config.hedge.give_back = rng.chance(0.8);
     config.hedge.budget_share = *rng.pick(&[0.0, 0.05, 0.5]).expect("a few");
