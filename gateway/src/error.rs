@@ -277,7 +277,7 @@ fn shed_message(reason: ShedReason, last: Option<&'static str>) -> String {
             "This request waited for a free replica as long as its class may (scheduler.max_age_*).".into()
         }
         ShedReason::Hopeless => {
-            "By the queue's own estimate this request would wait longer than its class or its deadline allows.".into()
+            "By the queue's own estimate this request would wait longer than it may, so it is refused now.".into()
         }
         ShedReason::Deadline => "The request's deadline passed before an answer was there.".into(),
         ShedReason::AttemptsExhausted => format!("Every replica that was tried failed on this request.{tried}"),

@@ -9,6 +9,7 @@ pub mod pipeline;
 
 pub mod auth;
 pub mod dispatch;
+pub mod explain;
 pub mod ratelimit;
 pub mod refusal;
 pub mod relay;

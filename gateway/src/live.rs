@@ -59,6 +59,11 @@ impl Live {
         all
     }
 
+    /// The request with this `x-request-id`.
+    pub fn find(&self, id: &str) -> Option<LiveRequest> {
+        self.requests.get(id).map(|entry| entry.value().0.clone())
+    }
+
     /// Ends a request with an error; false if there is none with this id.
     pub fn cancel(&self, id: &str) -> bool {
         self.requests.get(id).inspect(|entry| entry.value().1.notify_one()).is_some()

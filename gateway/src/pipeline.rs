@@ -77,6 +77,7 @@ impl Gateway {
         let body = exchange.read_body(admitted, &mut held).await?;
         let (request, prefix) = request::decode(route, body, &self.fingerprint_key)?;
         let deadline = request::deadline(&exchange.head().headers, exchange.started())?;
+        let wants_progress = request::wants_progress(&exchange.head().headers)?;
         record.identify(Arc::clone(&tenant.name), OTHER.into(), tenant.default_class);
         let patience = self.config().scheduler.queue.no_replica_wait;
         let model = exchange.drive(pin!(self.fleet.await_model(&request.model, patience))).await?;
@@ -100,6 +101,10 @@ impl Gateway {
         let queued = permit.enqueue().map_err(ApiError::from)?;
         record.queued();
         let place = self.dispatcher.submit(spec.clone());
+        if wants_progress && request.stream {
+            let (dispatcher, request) = (Arc::clone(&self.dispatcher), place.request());
+            exchange.tell_progress(move || dispatcher.explain(request)?.wait);
+        }
         let entry = self.live.enter(
             LiveRequest {
                 id: Arc::clone(exchange.id()),
@@ -179,6 +184,7 @@ impl Hunt<'_> {
                 continue;
             };
             self.record.dispatched(&replica.label);
+            self.gateway.log_placement(self.exchange.id(), self.place.request());
             match self.attempt(&grant, &replica, &model).await {
                 Ok(finished) => {
                     self.record.attempt_ended("ok");

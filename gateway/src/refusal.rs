@@ -5,9 +5,10 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use openai_wire::Route;
-use scheduler::{CancelReason, Outcome, RequestSpec, ShedReason};
+use scheduler::{CancelReason, Outcome, RequestSpec, ShedReason, Timestamp};
 
 use crate::{
+    clock,
     dispatch::Stopped,
     error::ApiError,
     gateway::Gateway,
@@ -61,6 +62,11 @@ impl Gateway {
                 "It waits for one at most {} s (scheduler.no_replica_wait).",
                 queue.no_replica_wait.as_secs_f32()
             )),
+            ShedReason::Hopeless => {
+                let estimate = self.dispatcher.estimate_wait(spec.model, spec.class);
+                let max_age = queue.max_age.get(spec.class as usize).copied().flatten();
+                Some(hopeless(estimate, max_age, spec, clock::now()))
+            }
             _ => None,
         };
         error
@@ -120,6 +126,19 @@ impl Gateway {
     }
 }
 
+/// An estimated wait beside what there is for it.
+fn hopeless(estimate: Duration, max_age: Option<Duration>, spec: &RequestSpec, now: Timestamp) -> String {
+    let seconds = |length: Duration| length.as_secs_f64().ceil();
+    let class = spec.class.name();
+    let of_class = max_age
+        .map(|age| (age, format!("requests of its class may wait {} s (scheduler.max_age_{class})", seconds(age))));
+    let of_deadline =
+        spec.deadline.map(|at| at.since(now)).map(|left| (left, format!("its deadline is in {} s", seconds(left))));
+    let least = of_class.into_iter().chain(of_deadline).min();
+    let allowed = least.map(|(_, words)| format!("; {words}")).unwrap_or_default();
+    format!("It would wait about {} s{allowed}.", seconds(estimate))
+}
+
 /// The core's refusal, in the words of the last replica where those are the answer.
 pub fn refused(stopped: Stopped, last: Option<Failed>) -> ApiError {
     match stopped {
@@ -150,5 +169,36 @@ pub fn cancelled(why: CancelReason) -> ApiError {
         CancelReason::ReplicaRemoved => ApiError::Lost("its replica was removed"),
         // These end an attempt that has shown nothing; the request goes on.
         CancelReason::HedgeLost | CancelReason::GivenBack => ApiError::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scheduler::{Class, ModelId, Prefix, TenantId};
+
+    use super::*;
+
+    #[test]
+    fn a_hopeless_request_is_told_its_wait_and_the_nearer_of_its_bounds() {
+        let now = Timestamp::ZERO + Duration::from_secs(100);
+        let spec = |deadline| RequestSpec {
+            model: ModelId(1),
+            route: 0,
+            tenant: TenantId(1),
+            class: Class::Interactive,
+            deadline,
+            prompt_tokens: 1,
+            max_output: None,
+            stream: false,
+            body_bytes: 1,
+            prefix: Prefix::default(),
+        };
+        let (estimate, age) = (Duration::from_millis(339_500), Some(Duration::from_secs(120)));
+        let by_class =
+            "It would wait about 340 s; requests of its class may wait 120 s (scheduler.max_age_interactive).";
+        assert_eq!(hopeless(estimate, age, &spec(None), now), by_class);
+        assert_eq!(hopeless(estimate, age, &spec(Some(now + Duration::from_secs(200))), now), by_class);
+        let soon = spec(Some(now + Duration::from_secs(30)));
+        assert_eq!(hopeless(estimate, age, &soon, now), "It would wait about 340 s; its deadline is in 30 s.");
     }
 }

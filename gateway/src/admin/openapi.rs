@@ -3,7 +3,7 @@
 use axum::Json;
 use utoipa::OpenApi;
 
-use super::{audit, events, form, health, import, keys, reload, replicas, requests, view};
+use super::{audit, events, explain, form, health, import, keys, queue, reload, replicas, requests, view};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -14,7 +14,8 @@ use super::{audit, events, form, health, import, keys, reload, replicas, request
     ),
     paths(
         replicas::list, replicas::add, import::import, replicas::get, replicas::amend, replicas::remove, replicas::drain,
-        replicas::undrain, keys::list, keys::create, keys::revoke, requests::list, requests::cancel, events::events,
+        replicas::undrain, keys::list, keys::create, keys::revoke, requests::list, requests::cancel, explain::explain,
+        queue::list, events::events,
         audit::list, reload::reload, openapi, health::metrics, health::healthz, health::readyz,
     ),
     components(schemas(form::ModelsForm, view::ErrorView, view::ErrorBody)),

@@ -25,7 +25,7 @@ pub(super) async fn list(State(shared): State<Shared>) -> Json<RequestList> {
 }
 
 impl Shared {
-    fn request(&self, live: &LiveRequest, scheduled: Option<&scheduler::RequestView>) -> RequestView {
+    pub(super) fn request(&self, live: &LiveRequest, scheduled: Option<&scheduler::RequestView>) -> RequestView {
         let running = scheduled.and_then(|request| request.running);
         let content_events = live.content_events.load(Ordering::Relaxed);
         let replica = running.and_then(|(_, id)| self.app.fleet.replica(id));

@@ -2,7 +2,7 @@
 
 use axum::{Router, extract::DefaultBodyLimit, routing::MethodRouter};
 
-use super::{Shared, audit, events, health, import, keys, openapi, reload, replicas, requests};
+use super::{Shared, audit, events, explain, health, import, keys, openapi, queue, reload, replicas, requests};
 
 /// Largest body of most routes. 64 KiB: a replica with labels and models fits.
 const MAX_BODY: usize = 64 << 10;
@@ -32,6 +32,8 @@ routes! {
     "/admin/keys/{id}" { delete => keys::revoke }
     "/admin/requests" { get => requests::list }
     "/admin/requests/{id}" { delete => requests::cancel }
+    "/admin/requests/{id}/explain" { get => explain::explain }
+    "/admin/queue" { get => queue::list }
     "/admin/events" { get => events::events }
     "/admin/audit" { get => audit::list }
     "/admin/reload" { post => reload::reload }

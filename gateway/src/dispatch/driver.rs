@@ -3,11 +3,12 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use scheduler::{
-    ChangeReason, Effect, Event, ReplicaId, ReplicaState, ReplicaView, RequestId, RequestSpec, RequestView, Scheduler,
-    SchedulerConfig, Snapshot, Timestamp,
+    ChangeReason, Class, Effect, Event, Explanation, ModelId, ReplicaId, ReplicaState, ReplicaView, RequestId,
+    RequestSpec, RequestView, Scheduler, SchedulerConfig, Snapshot, Timestamp,
 };
 use tokio::sync::Notify;
 
@@ -105,6 +106,16 @@ impl Dispatcher {
     /// Prompt tokens per second that a replica was measured to read, and answer tokens to write.
     pub fn speeds(&self, replica: ReplicaId) -> (Option<f64>, Option<f64>) {
         self.replica(replica).map_or((None, None), |view| (view.prefill_rate, view.decode_rate))
+    }
+
+    /// Why a live request is where it is.
+    pub fn explain(&self, request: RequestId) -> Option<Explanation> {
+        self.lock().scheduler.explain(request, clock::now())
+    }
+
+    /// How long a request that arrived now would wait for a slot.
+    pub fn estimate_wait(&self, model: ModelId, class: Class) -> Duration {
+        self.lock().scheduler.estimate_wait(model, class, clock::now())
     }
 
     /// All live requests.

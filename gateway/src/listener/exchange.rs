@@ -49,10 +49,15 @@ enum Sent {
     Whole,
 }
 
+/// Tells how long the client still waits for a slot; `None` once it has one.
+type Progress = Box<dyn Fn() -> Option<Duration> + Send>;
+
 /// What keeps a waiting client patient.
 struct KeepAlive {
     timer: Pin<Box<Sleep>>,
     filler: Bytes,
+    /// For a client that asked.
+    progress: Option<Progress>,
     interval: Duration,
     last_write: Timestamp,
 }
@@ -207,13 +212,20 @@ impl Exchange {
     fn warm(&mut self, head: Box<ResponseHeader>, after: Duration, interval: Duration, filler: Bytes) {
         let timer = Box::pin(tokio::time::sleep_until(clock::instant(self.started + after)));
         self.early_head = Some(head);
-        self.keepalive = Some(KeepAlive { timer, filler, interval, last_write: self.started });
+        self.keepalive = Some(KeepAlive { timer, filler, progress: None, interval, last_write: self.started });
     }
 
     /// What is sent instead of a comment while a stream is silent (an empty delta, for clients whose timer ignores comments).
     pub fn set_filler(&mut self, filler: Bytes) {
         if let Some(keepalive) = &mut self.keepalive {
             keepalive.filler = filler;
+        }
+    }
+
+    /// From now on comments of a silent stream tell how long the client still waits, as long as `progress` knows.
+    pub fn tell_progress(&mut self, progress: impl Fn() -> Option<Duration> + Send + 'static) {
+        if let Some(keepalive) = &mut self.keepalive {
+            keepalive.progress = Some(Box::new(progress));
         }
     }
 
@@ -226,7 +238,7 @@ impl Exchange {
             keepalive.timer.as_mut().reset(clock::instant(due));
             return Ok(());
         }
-        let filler = keepalive.filler.clone();
+        let filler = keepalive.filler();
         keepalive.timer.as_mut().reset(clock::instant(now + keepalive.interval));
         if let Some(head) = self.early_head.take() {
             self.send_head(head).await?;
@@ -342,6 +354,16 @@ impl Exchange {
             self.session.set_keepalive(None);
         }
         Some(self.session)
+    }
+}
+
+impl KeepAlive {
+    /// What is written now.
+    fn filler(&self) -> Bytes {
+        let Some(wait) = self.progress.as_ref().and_then(|progress| progress()) else { return self.filler.clone() };
+        let told = format!(": waiting, about {:.0} s\n\n", wait.as_secs_f64().ceil().max(1.0));
+        // Whose idle timer ignores comments needs the other as well.
+        if self.filler == COMMENT { told.into() } else { [told.as_bytes(), &self.filler].concat().into() }
     }
 }
 

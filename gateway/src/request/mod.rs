@@ -16,6 +16,7 @@ use crate::{auth::Tenant, error::ApiError, fleet};
 
 const CLASS: &str = "x-huntgroup-class";
 const DEADLINE: &str = "x-huntgroup-deadline";
+const PROGRESS: &str = "x-huntgroup-progress";
 /// Bytes of text per token, until usage says better: English prose and JSON lie between 3 and 5.
 const BYTES_PER_TOKEN: u64 = 4;
 /// Tokens of an answer without `max_tokens`: a chat turn.
@@ -62,6 +63,15 @@ pub fn deadline(headers: &HeaderMap, started: Timestamp) -> Result<Option<Timest
         });
     }
     Ok(Some(started + Duration::from_secs_f64(seconds)))
+}
+
+/// Whether the client wants to be told, in the stream, how long it still waits.
+pub fn wants_progress(headers: &HeaderMap) -> Result<bool, ApiError> {
+    match headers.get(PROGRESS).map(|value| value.as_bytes().to_ascii_lowercase()).as_deref() {
+        None | Some(b"false") => Ok(false),
+        Some(b"true") => Ok(true),
+        Some(_) => Err(ApiError::Header { header: PROGRESS, message: "must be true or false".into() }),
+    }
 }
 
 /// The most tokens that a request can have cost, whatever a replica claims: its limit per tenant must not be a phone's to

@@ -14,3 +14,4 @@ mod overload;
 mod speeds;
 mod streaming;
 mod tls;
+mod waiting;
