@@ -155,7 +155,6 @@ impl Scheduler {
             replica,
             started: now,
             retry,
-            hedge,
             first_token: false,
             committed: false,
             waited,

@@ -149,8 +149,6 @@ pub(crate) struct Attempt {
     pub(crate) replica: ReplicaId,
     pub(crate) started: Timestamp,
     pub(crate) retry: bool,
-    /// Began as a second copy of a request that ran already.
-    pub(crate) hedge: bool,
     pub(crate) first_token: bool,
     /// The client has seen content of it: no other copy may answer, and no other attempt follows.
     pub(crate) committed: bool,
