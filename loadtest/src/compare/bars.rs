@@ -1,6 +1,6 @@
 //! Bars beside names: what each policy makes of a class, and where the bound is.
 
-use crate::report::{Scale, escape, tick_time, time};
+use crate::report::{Scale, escape, short_time, tick_time, time};
 use std::fmt::Write as _;
 
 /// One row.
@@ -69,8 +69,8 @@ pub(super) fn bars(label: &str, rows: &[Bar], bound: Option<f64>) -> String {
             ROW - 11.0,
             WIDTH - 2.0,
             middle + 4.0,
-            time(bar.inner),
-            time(bar.outer),
+            short_time(bar.inner),
+            short_time(bar.outer),
             escape(&bar.hint)
         )
         .ok();

@@ -2,7 +2,7 @@
 
 use super::{Comparison, MarkRatios, plots};
 use crate::{
-    report::{date, escape, figure, number, shell, time, time_or_dash},
+    report::{date, escape, figure, number, shell, short_time, time_or_dash},
     sim::{ratio, seeds, share},
 };
 use std::fmt::Write as _;
@@ -37,7 +37,7 @@ pub(super) fn page(comparisons: &[Comparison<'_>], made_unix: u64) -> String {
 fn overview(out: &mut String, comparisons: &[Comparison<'_>]) {
     out.push_str(
         "<section><h2>Times the bound</h2><p class=\"note\">The mean time to the whole answer over its lower bound; of a \
-         batch, its makespan. The best of a row is bold.</p><div class=\"scroll\"><table><tr><th>scenario<th>class",
+         batch, its makespan. The best of a row is bold.</p><div class=\"scroll dense\"><table><tr><th>scenario<th>class",
     );
     for figures in comparisons.first().map_or(&[][..], |one| &one.policies) {
         write!(out, "<th>{}", escape(figures.policy)).ok();
@@ -68,26 +68,26 @@ fn scenario(out: &mut String, comparison: &Comparison<'_>) {
     let phones: usize = scenario.phones.classes.iter().map(|class| class.count).sum();
     write!(
         out,
-        "<section id=\"{}\"><h2>{}</h2><p>{}</p><p class=\"note\">{} phones with {}; work arrives for {}, of which the first {} \
-         are not in the figures; {}.</p>",
+        "<section id=\"{}\"><h2>{}</h2>{}<p class=\"note\">{} phones with {}; work arrives for {}, of which the first {} \
+         are not in the figures; {}.</p></section><section class=\"plots\">",
         escape(&scenario.name),
         escape(&scenario.name),
-        escape(&scenario.why),
+        if scenario.why.is_empty() { String::new() } else { format!("<p>{}</p>", escape(&scenario.why)) },
         number(phones as f64),
         escape(&scenario.model.name),
-        time(scenario.horizon_s),
-        time(scenario.warmup_s),
+        short_time(scenario.horizon_s),
+        short_time(scenario.warmup_s),
         seeds(comparison.seeds())
     )
     .ok();
+    for plot in comparison.classes().flat_map(|class| plots::of_class(comparison, class)) {
+        figure(out, &plot);
+    }
+    out.push_str("</section><section>");
     for class in comparison.classes() {
         table(out, comparison, class);
     }
     waste(out, comparison);
-    out.push_str("</section><section class=\"plots\">");
-    for plot in comparison.classes().flat_map(|class| plots::of_class(comparison, class)) {
-        figure(out, &plot);
-    }
     out.push_str("</section>");
 }
 
@@ -96,7 +96,7 @@ fn table(out: &mut String, comparison: &Comparison<'_>, name: &str) {
     let more = if closed { "<th>makespan<th>× bound" } else { "" };
     write!(
         out,
-        "<h3>{}</h3><div class=\"scroll\"><table><tr><th>policy<th>mean<th>× bound<th>× least conn.<th>× oracle<th>p50<th>p99\
+        "<h3>{}</h3><div class=\"scroll dense\"><table><tr><th>policy<th>mean<th>× bound<th>× least conn.<th>× oracle<th>p50<th>p99\
          <th>× least conn.<th>× oracle<th>TTFT p99<th>good<th>reuse{more}</tr>",
         escape(name)
     )
@@ -132,7 +132,7 @@ fn table(out: &mut String, comparison: &Comparison<'_>, name: &str) {
             to("least_connections", |ratios| ratios.p99),
             to("oracle", |ratios| ratios.p99),
             time_or_dash(class.get("ttft_p99")),
-            share(class.get("good")),
+            share(class.good()),
             share(class.get("reuse")),
         ];
         if closed {
@@ -147,7 +147,7 @@ fn waste(out: &mut String, comparison: &Comparison<'_>) {
     out.push_str(
         "<h3>Work in vain</h3><p class=\"note\">Shares of all work that phones did: lost with a phone, second copies that were \
          not needed, given back to more urgent work, and read again although a perfect cache would have held it.</p>\
-         <div class=\"scroll\"><table><tr><th>policy<th>lost<th>second copies<th>given back<th>read again<th><th>refused</tr>",
+         <div class=\"scroll dense\"><table><tr><th>policy<th>lost<th>second copies<th>given back<th>read again<th><th>refused</tr>",
     );
     for figures in &comparison.policies {
         let waste = figures.waste;

@@ -33,7 +33,8 @@ fn lengths(comparison: &Comparison<'_>, name: &str) -> Option<Plot> {
     } else {
         (
             comparison.bound(name, "mean").or_else(|| comparison.bound(name, "service_mean")),
-            "Dark: mean time to the whole answer. Light: 99 % came within. The line: no policy can have a lower mean.",
+            "Dark: mean time to the whole answer. Light: 99 % came within. The line: no policy can have a lower mean. \
+             Logarithmic where the shortest would be a hair.",
         )
     };
     let svg = bars(&format!("Times of {name} by policy"), &rows, bound);

@@ -70,7 +70,7 @@ fn rows(comparison: &Comparison<'_>, name: &str) -> Vec<Vec<String>> {
             to("least_connections", |ratios| ratios.p99),
             to("oracle", |ratios| ratios.p99),
             seconds("ttft_p99"),
-            share(class.get("good")),
+            share(class.good()),
             share(class.get("reuse")),
         ];
         if closed {

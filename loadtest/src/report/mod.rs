@@ -18,7 +18,7 @@ pub(crate) use distribution::{Distribution, ttft};
 pub(crate) use html::{date, figure, page, shell};
 pub(crate) use plots::{Plot, colour, percent, tick_time};
 pub(crate) use table::{grid, print};
-pub(crate) use text::{escape, number, time, time_or_dash};
+pub(crate) use text::{escape, number, short_time, time, time_or_dash};
 
 use crate::observed::{Event, Sample};
 use serde::{Serialize, Serializer};

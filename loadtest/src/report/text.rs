@@ -13,6 +13,15 @@ pub(crate) fn time(seconds: f64) -> String {
     }
 }
 
+/// A time with two or three significant digits, for where there is little room: `45.6 s`, `12 min`, `3.4 h`.
+pub(crate) fn short_time(seconds: f64) -> String {
+    match seconds {
+        s if s >= 6000.0 => format!("{:.1} h", s / 3600.0),
+        s if s >= 100.0 => format!("{:.0} min", s / 60.0),
+        s => time(s),
+    }
+}
+
 /// A time, or a dash.
 pub(crate) fn time_or_dash(seconds: Option<f64>) -> String {
     seconds.map_or_else(|| "–".to_owned(), time)
@@ -75,6 +84,8 @@ mod tests {
     #[test]
     fn times_and_numbers_are_short() {
         assert_eq!((time(0.00123), time(0.0456), time(0.5)), ("1.23 ms".into(), "45.6 ms".into(), "500 ms".into()));
+        assert_eq!((short_time(1.234), short_time(125.9)), ("1.23 s".into(), "2 min".into()));
+        assert_eq!((short_time(5999.0), short_time(10_800.0)), ("100 min".into(), "3.0 h".into()));
         assert_eq!((time(1.234), time(45.67), time(125.9)), ("1.23 s".into(), "45.7 s".into(), "2 min 05 s".into()));
         assert_eq!(
             (number(1_234_567.0), number(12.0), number(0.1234)),

@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use simulation::{
     bounds::ClassBounds,
     play::{ClassFigures, KeyFigures, Played, Player, WasteShares},
+    scenario::{Class, Scenario},
 };
 use std::collections::BTreeMap;
 
@@ -51,6 +52,8 @@ pub(crate) struct ClassMeans {
     pub(crate) name: String,
     /// Requests measured in a run.
     pub(crate) requests: f64,
+    /// The scenario says which of its answers are good.
+    has_objective: bool,
     /// As in [`ClassFigures::FIGURES`]; `None` where the class does not have it.
     figures: [Option<f64>; ClassFigures::FIGURES.len()],
     /// By key.
@@ -74,7 +77,7 @@ pub(crate) struct KeyMeans {
 
 impl Figures {
     /// The means over the runs in `measured`.
-    pub(crate) fn mean(scenario: &str, player: &Player, measured: &[Measured]) -> Self {
+    pub(crate) fn mean(scenario: &Scenario, player: &Player, measured: &[Measured]) -> Self {
         let played = || measured.iter().map(|measured| &measured.played);
         let waste = |share: fn(&WasteShares) -> f64| mean(played().map(|played| share(&played.waste))).unwrap_or(0.0);
         let count = |counts: fn(&Played) -> &BTreeMap<&'static str, u64>| {
@@ -84,14 +87,16 @@ impl Figures {
             }
             sums
         };
-        let bounds = measured.first().map_or(&[][..], |measured| &measured.bounds);
         Self {
-            scenario: scenario.to_owned(),
+            scenario: scenario.name.clone(),
             policy: player.name(),
             seeds: measured.iter().map(|measured| measured.seed).collect(),
-            // Every run names the scenario's classes in its order, but leaves out those of which it measured nothing.
-            classes: bounds.iter().filter_map(|class| ClassMeans::new(&class.name, measured)).collect(),
-            bounds: bounds.iter().map(|class| (class.name.clone(), mean_bounds(&class.name, measured))).collect(),
+            classes: scenario.classes.iter().filter_map(|class| ClassMeans::new(class, measured)).collect(),
+            bounds: scenario
+                .classes
+                .iter()
+                .map(|class| (class.name.clone(), mean_bounds(&class.name, measured)))
+                .collect(),
             waste: WasteShares {
                 fail: waste(|waste| waste.fail),
                 hedge: waste(|waste| waste.hedge),
@@ -115,21 +120,29 @@ impl Figures {
 }
 
 impl ClassMeans {
-    fn new(name: &str, measured: &[Measured]) -> Option<Self> {
+    /// `None` if no run measured any of it.
+    fn new(class: &Class, measured: &[Measured]) -> Option<Self> {
+        let name = &class.name;
         let of_run = |measured| -> Option<&ClassFigures> {
             let measured: &Measured = measured;
-            measured.played.classes.iter().find(|class| class.name == name)
+            measured.played.classes.iter().find(|class| class.name == *name)
         };
         let runs: Vec<&ClassFigures> = measured.iter().filter_map(of_run).collect();
         let first = runs.first()?;
         let figure = |figure: &str| mean(runs.iter().filter_map(|class| class.get(figure)));
         Some(Self {
-            name: name.to_owned(),
+            name: name.clone(),
+            has_objective: class.objective_s > 0.0,
             requests: mean(runs.iter().map(|class| class.requests as f64))?,
             figures: ClassFigures::FIGURES.map(figure),
             keys: first.keys.iter().filter_map(|key| KeyMeans::new(&key.name, &runs)).collect(),
             curve: mean_curve(&runs),
         })
+    }
+
+    /// Share of good answers, if the scenario says what is good.
+    pub(crate) fn good(&self) -> Option<f64> {
+        self.get("good").filter(|_| self.has_objective)
     }
 
     /// The figure of that name.
@@ -210,23 +223,42 @@ mod tests {
         Measured { seed, played, bounds: vec![bound, ClassBounds { name: "b".into(), ..ClassBounds::default() }] }
     }
 
-    fn player() -> Player {
-        Player::named("default").expect("there is one")
+    /// The means of runs of a scenario with two classes.
+    fn means(runs: &[Measured]) -> Figures {
+        let class = |name| {
+            format!(
+                r#"{{ "name": "{name}", "band": 0, "arrivals": {{ "type": "poisson", "rate": 1 }},
+                     "keys": [{{ "name": "k", "weight": 1 }}], "templates": [{{ "tokens": 9, "weight": 1 }}],
+                     "suffix": {{ "dist": "uniform", "min": 1, "max": 2 }},
+                     "out": {{ "dist": "uniform", "min": 1, "max": 2 }} }}"#
+            )
+        };
+        let text = format!(
+            r#"{{ "name": "s", "seed": 1, "horizon_s": 9, "warmup_s": 1, "detect_s": 1, "ovh_s": 0,
+                 "model": {{ "p0": 9, "c": 0, "d1": 9, "kappa": 9, "beta": 0 }},
+                 "phones": {{ "jitter": 0, "classes": [{{ "name": "p", "count": 1, "s": 1, "q": 1, "slots": 1 }}] }},
+                 "classes": [{}, {}] }}"#,
+            class("a"),
+            class("b")
+        );
+        let scenario = Scenario::from_json(&text).expect("a scenario");
+        Figures::mean(&scenario, &Player::named("default").expect("there is one"), runs)
     }
 
     #[test]
     fn every_figure_is_its_mean_over_the_runs() {
-        let figures = Figures::mean("s", &player(), &[measured(0, 1.0, None), measured(4, 3.0, None)]);
+        let figures = means(&[measured(0, 1.0, None), measured(4, 3.0, None)]);
         let class = figures.class("a").expect("it was measured");
         assert_eq!((class.get("mean"), class.get("p99"), class.get("makespan")), (Some(2.0), Some(6.0), None));
         assert_eq!((figures.bound("a", "mean"), figures.bound("b", "mean")), (Some(1.0), None));
         assert_eq!((figures.waste.cold, figures.decisions["placed"]), (0.02, 2.0));
         assert!(figures.class("b").is_none(), "nothing of it was measured");
+        assert_eq!((class.get("good"), class.good()), (Some(0.0), None), "nobody said what is good");
     }
 
     #[test]
     fn the_json_has_every_figure_with_null_where_there_is_none() {
-        let figures = Figures::mean("s", &player(), &[measured(0, 1.0, None)]);
+        let figures = means(&[measured(0, 1.0, None)]);
         let json = serde_json::to_value(&figures).expect("JSON");
         assert_eq!(
             (&json["scenario"], &json["policy"], &json["seeds"][0]),

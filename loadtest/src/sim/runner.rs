@@ -77,7 +77,7 @@ pub(crate) trait Watcher {
 /// The watcher's.
 pub(crate) fn play_all(orders: &[Order<'_>], watcher: &mut dyn Watcher) -> anyhow::Result<()> {
     let draws: Vec<Vec<Draw<'_>>> = orders.iter().map(draws).collect();
-    let mut results: Vec<Series> = Vec::new();
+    let mut results: Vec<Series<'_>> = Vec::new();
     let mut jobs = Vec::new();
     for (order, draws) in orders.iter().zip(&draws) {
         let first = results.len();
@@ -130,21 +130,21 @@ impl Job<'_, '_> {
 }
 
 /// The plays of one scenario by one player.
-struct Series {
-    scenario: String,
+struct Series<'s> {
+    scenario: &'s Scenario,
     player: Player,
     runs: usize,
     measured: BTreeMap<u64, Measured>,
 }
 
-impl Series {
-    fn new(order: &Order<'_>, player: Player) -> Self {
-        Self { scenario: order.scenario.name.clone(), player, runs: order.seeds.len(), measured: BTreeMap::new() }
+impl<'s> Series<'s> {
+    fn new(order: &Order<'s>, player: Player) -> Self {
+        Self { scenario: order.scenario, player, runs: order.seeds.len(), measured: BTreeMap::new() }
     }
 }
 
 fn collect(
-    results: &mut [Series],
+    results: &mut [Series<'_>],
     receiver: mpsc::Receiver<(usize, Measured)>,
     all: usize,
     watcher: &mut dyn Watcher,
@@ -156,7 +156,7 @@ fn collect(
         }
         while let Some(result) = results.get_mut(shown).filter(|result| result.measured.len() == result.runs) {
             let measured: Vec<Measured> = std::mem::take(&mut result.measured).into_values().collect();
-            watcher.finished(Figures::mean(&result.scenario, &result.player, &measured))?;
+            watcher.finished(Figures::mean(result.scenario, &result.player, &measured))?;
             shown += 1;
         }
         watcher.played(done + 1, all);

@@ -65,7 +65,7 @@ fn row(policy: &str, class: &ClassMeans) -> Vec<String> {
         seconds("p99"),
         seconds("ttft_mean"),
         seconds("ttft_p99"),
-        share(class.get("good")),
+        share(class.good()),
         share(class.get("reuse")),
         ratio(class.get("bound_ratio")),
         seconds("makespan"),
@@ -85,10 +85,11 @@ pub(crate) fn share(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), |value| format!("{:.1} %", value * 100.0))
 }
 
-/// `1.23`, `45.6`, `789`, or a dash.
+/// `0.012`, `1.23`, `45.6`, `789`, or a dash.
 pub(crate) fn ratio(value: Option<f64>) -> String {
     match value {
         None => "–".to_owned(),
+        Some(value) if value < 0.1 => format!("{value:.3}"),
         Some(value) if value < 10.0 => format!("{value:.2}"),
         Some(value) if value < 100.0 => format!("{value:.1}"),
         Some(value) => number(value.round()),

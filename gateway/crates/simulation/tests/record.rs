@@ -1,11 +1,11 @@
 //! A record of a run is played again to the same effects; one that was tampered with is not.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::LazyLock, time::Duration};
 
 use scheduler::{
-    AttemptId, Class, Effect, Event, HardFailure, ModelId, Outcome, Prefix, Rates, RelayId, ReplicaId, ReplicaSpec,
-    Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, Share, SoftFailure, TenantId, Timestamp,
-    Timings,
+    AttemptId, CancelReason, ChangeReason, Class, Effect, Event, HardFailure, ModelId, Outcome, Prefix, Rates, RelayId,
+    ReplicaId, ReplicaSpec, ReplicaState, Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, Share,
+    ShedReason, SoftFailure, TenantId, Timestamp, Timings,
 };
 use simulation::{
     driver::{Agenda, Simulation, World},
@@ -18,6 +18,7 @@ const REQUESTS: u64 = 400;
 
 enum Happening {
     Ask,
+    Read(AttemptId),
     FirstToken(AttemptId),
     End(AttemptId, Outcome),
     Report(ReplicaId, Report),
@@ -68,6 +69,9 @@ impl World for Noisy {
                     agenda.after(Duration::from_secs_f64(self.chance.exponential(0.9)), Happening::Ask);
                 }
             }
+            Happening::Read(attempt) => {
+                agenda.tell(Event::Progress { attempt, read_tokens: 700, cached_tokens: 480 });
+            }
             Happening::FirstToken(attempt) => agenda.tell(Event::FirstToken { attempt }),
             Happening::End(attempt, outcome) => {
                 self.answered += u64::from(outcome == Outcome::Success);
@@ -96,6 +100,7 @@ impl World for Noisy {
                     _ => (Outcome::Success, 4.0 + self.chance.exponential(4.0)),
                 };
                 if outcome == Outcome::Success {
+                    agenda.after(Duration::from_secs_f64(length / 4.0), Happening::Read(attempt));
                     agenda.after(Duration::from_secs_f64(length / 2.0), Happening::FirstToken(attempt));
                 }
                 agenda.after(Duration::from_secs_f64(length), Happening::End(attempt, outcome));
@@ -117,8 +122,23 @@ impl World for Noisy {
     }
 }
 
-/// A run of some minutes: its record, how many answers the phones gave, and the scheduler in the end.
-fn run(seed: u64) -> (String, Noisy, Scheduler) {
+/// A run, and what was seen of it from outside.
+struct Run {
+    record: String,
+    /// Answers that phones gave.
+    answered: u64,
+    /// The scheduler's counters in the end.
+    counters: (Vec<u64>, Vec<f64>),
+    /// Requests under way in the end.
+    live: u64,
+}
+
+/// Seed of the one run that all tests share.
+const SEED: u64 = 7;
+static RUN: LazyLock<Run> = LazyLock::new(|| run(SEED));
+
+/// A run of some minutes.
+fn run(seed: u64) -> Run {
     let mut config = SchedulerConfig {
         // Settings with keys by number and with numbers that have no short form.
         tenants: BTreeMap::from([(TenantId(2), Share { weight: 1.0 / 3.0, max_running: Some(4) })]),
@@ -141,10 +161,14 @@ fn run(seed: u64) -> (String, Noisy, Scheduler) {
     }
     simulation.agenda.after(Duration::from_secs(1), Happening::Ask);
     simulation.run_until(Timestamp(1_500_000_000_000));
-    let Simulation { mut world, scheduler, .. } = simulation;
-    let nothing = Recorder::new(Vec::new(), &SchedulerConfig::default(), 0).expect("memory takes it");
-    let record = std::mem::replace(&mut world.recorder, nothing).into_inner();
-    (String::from_utf8(record).expect("text"), world, scheduler)
+    let Simulation { world, scheduler, agenda } = simulation;
+    let snapshot = scheduler.snapshot(agenda.now());
+    Run {
+        record: String::from_utf8(world.recorder.into_inner()).expect("text"),
+        answered: world.answered,
+        counters: (snapshot.decisions.to_vec(), snapshot.wasted.to_vec()),
+        live: scheduler.requests(agenda.now()).len() as u64,
+    }
 }
 
 fn replayed(record: &str) -> Result<Replayed, RecordError> {
@@ -153,20 +177,21 @@ fn replayed(record: &str) -> Result<Replayed, RecordError> {
 
 #[test]
 fn a_recorded_run_is_played_again_effect_by_effect() {
-    let (record, world, scheduler) = run(7);
-    let again = replayed(&record).expect("the same effects");
+    let run = &*RUN;
+    let record = &run.record;
+    let again = replayed(record).expect("the same effects");
     let count = |what: &str| record.lines().filter(|line| line.contains(what)).count() as u64;
-    assert_eq!((again.seed, again.events, again.effects), (7, count("\"event\":"), count("\"effect\":")));
+    assert_eq!((again.seed, again.events, again.effects), (SEED, count("\"event\":"), count("\"effect\":")));
     assert_eq!((again.advances, again.unconfirmed, again.torn), (count("\"advance\":true"), 0, false));
     assert_eq!(again.until, Timestamp(1_500_000_000_000));
-    let then = scheduler.snapshot(again.until);
-    assert_eq!((again.snapshot.decisions, again.snapshot.wasted), (then.decisions, then.wasted));
+    let counters = (again.snapshot.decisions.to_vec(), again.snapshot.wasted.to_vec());
+    assert_eq!(counters, run.counters);
     let sum = |of: fn(&simulation::record::Outcomes) -> u64| again.classes.iter().map(of).sum::<u64>();
     assert_eq!(sum(|class| class.arrived), REQUESTS);
     let ended = sum(|class| class.answered + class.failed + class.abandoned + class.refused.values().sum::<u64>());
     assert_eq!(ended + sum(|class| class.unfinished), REQUESTS);
-    assert_eq!(sum(|class| class.unfinished), scheduler.requests(again.until).len() as u64);
-    assert!(sum(|class| class.answered) > REQUESTS / 2 && sum(|class| class.answered) <= world.answered);
+    assert_eq!(sum(|class| class.unfinished), run.live);
+    assert!(sum(|class| class.answered) > REQUESTS / 2 && sum(|class| class.answered) <= run.answered);
     assert!(sum(|class| class.abandoned) > 0 && again.peak_waiting > 0, "a run in which hardly anything happens");
     for class in &again.classes {
         assert_eq!(class.completion.len() as u64, class.answered);
@@ -192,9 +217,9 @@ fn line_of(record: &str, what: &str, skip: usize) -> usize {
 
 #[test]
 fn a_changed_effect_is_found_at_its_line() {
-    let (record, ..) = run(7);
-    let number = line_of(&record, "\"dispatch\"", 50);
-    let other = tampered(&record, number, |line| Some(line.replace("\"replica\":", "\"replica\":9")));
+    let record = &RUN.record;
+    let number = line_of(record, "\"dispatch\"", 50);
+    let other = tampered(record, number, |line| Some(line.replace("\"replica\":", "\"replica\":9")));
     let error = replayed(&other).expect_err("another replica");
     assert!(matches!(error, RecordError::Differs { line, .. } if line == number as u64), "{error}");
     let said = error.to_string();
@@ -204,41 +229,41 @@ fn a_changed_effect_is_found_at_its_line() {
 
 #[test]
 fn an_effect_too_many_or_too_few_is_found_where_it_shows() {
-    let (record, ..) = run(7);
-    let number = line_of(&record, "\"dispatch\"", 50);
-    let fewer = tampered(&record, number, |_| None);
+    let record = &RUN.record;
+    let number = line_of(record, "\"dispatch\"", 50);
+    let fewer = tampered(record, number, |_| None);
     let error = replayed(&fewer).expect_err("one is missing");
     assert!(matches!(&error, RecordError::Differs { line, now: Some(_), .. } if *line == number as u64), "{error}");
-    let twice = tampered(&record, number, |line| Some(format!("{line}\n{line}")));
+    let twice = tampered(record, number, |line| Some(format!("{line}\n{line}")));
     let error = replayed(&twice).expect_err("one is there twice");
     assert!(matches!(&error, RecordError::Differs { line, .. } if *line == number as u64 + 1), "{error}");
 }
 
 #[test]
 fn another_seed_or_another_cause_gives_other_effects() {
-    let (record, ..) = run(7);
+    let record = &RUN.record;
     // The seed decides how long a penalty is.
-    let reseeded = tampered(&record, 1, |line| Some(line.replace("\"seed\":7,", "\"seed\":8,")));
+    let reseeded = tampered(record, 1, |line| Some(line.replace("\"seed\":7,", "\"seed\":8,")));
     assert!(matches!(replayed(&reseeded), Err(RecordError::Differs { .. })));
-    let number = line_of(&record, "\"request_arrived\"", 20);
-    let unasked = tampered(&record, number, |_| None);
+    let number = line_of(record, "\"request_arrived\"", 20);
+    let unasked = tampered(record, number, |_| None);
     let error = replayed(&unasked).expect_err("what was never asked for is not answered");
     assert!(matches!(error, RecordError::Differs { line, .. } if line >= number as u64), "{error}");
 }
 
 #[test]
 fn an_effect_of_another_time_is_refused() {
-    let (record, ..) = run(7);
-    let number = line_of(&record, "\"effect\"", 60);
-    let later = tampered(&record, number, |line| Some(line.replacen("\"at\":", "\"at\":1", 1)));
+    let record = &RUN.record;
+    let number = line_of(record, "\"effect\"", 60);
+    let later = tampered(record, number, |line| Some(line.replacen("\"at\":", "\"at\":1", 1)));
     let error = replayed(&later).expect_err("an effect has the time of its cause");
     assert!(matches!(error, RecordError::Time { line, .. } if line == number as u64), "{error}");
 }
 
 #[test]
 fn what_breaks_off_is_played_up_to_there() {
-    let (record, ..) = run(7);
-    let number = line_of(&record, "\"dispatch\"", 50);
+    let record = &RUN.record;
+    let number = line_of(record, "\"dispatch\"", 50);
     let whole: Vec<&str> = record.lines().take(number - 1).collect();
     let again = replayed(&(whole.join("\n") + "\n")).expect("a beginning of a record is one");
     assert!(again.unconfirmed > 0 && !again.torn);
@@ -249,7 +274,7 @@ fn what_breaks_off_is_played_up_to_there() {
 
 #[test]
 fn what_is_no_record_is_refused_with_its_line_and_what_would_be_right() {
-    let (record, ..) = run(7);
+    let record = &RUN.record;
     let said = |text: &str| replayed(text).expect_err("no record").to_string();
     assert!(said("").contains("line 1: expected {\"huntgroup_record\":1"), "{}", said(""));
     assert!(said("{\"scenario\":1}\n").contains("missing field `huntgroup_record`"));
@@ -265,11 +290,80 @@ fn what_is_no_record_is_refused_with_its_line_and_what_would_be_right() {
 
 #[test]
 fn settings_and_fingerprints_come_back_as_they_were() {
-    let (record, ..) = run(7);
+    let record = &RUN.record;
     let head = record.lines().next().expect("a first line");
     assert!(head.contains("\"tenants\":{\"2\":{\"weight\":0.333"), "{head}");
     let many: Vec<u64> = (0..1000).map(|n| u64::MAX - n).collect();
     let read: Prefix = serde_json::from_str(&serde_json::to_string(&many).expect("JSON")).expect("fingerprints");
     assert_eq!(read, Prefix::new(many));
     assert_eq!(read.fingerprints().len(), Prefix::MAX_CUTS);
+}
+
+#[test]
+fn whatever_can_be_told_or_wanted_comes_back_as_it_was() {
+    let (attempt, request, replica) = (AttemptId(u64::MAX), RequestId(2), ReplicaId(3));
+    let ended =
+        |outcome| Event::AttemptEnded { attempt, outcome, content_sent: true, timings: Some(Timings::default()) };
+    let soft = |failure| ended(Outcome::Soft(failure));
+    let reported = |report| Event::ReplicaReported { replica, report };
+    let nothing = ReplicaSpec {
+        models: Vec::new(),
+        routes: RouteSet::default(),
+        slots: 1,
+        context_tokens: None,
+        relay: RelayId(0),
+        prior: None,
+    };
+    let events = [
+        Event::RequestAbandoned { request },
+        Event::Progress { attempt, read_tokens: 1, cached_tokens: 0 },
+        Event::FirstToken { attempt },
+        Event::AttemptEnded { attempt, outcome: Outcome::Success, content_sent: false, timings: None },
+        ended(Outcome::Hard(HardFailure::Connect)),
+        ended(Outcome::Hard(HardFailure::Tls)),
+        ended(Outcome::Hard(HardFailure::Reset)),
+        ended(Outcome::RequestFault),
+        ended(Outcome::ContextExceeded),
+        ended(Outcome::Loading),
+        ended(Outcome::Misconfigured),
+        soft(SoftFailure::Status),
+        soft(SoftFailure::Busy { retry_after: None }),
+        soft(SoftFailure::BadAnswer),
+        soft(SoftFailure::Broken),
+        soft(SoftFailure::NoFirstToken),
+        soft(SoftFailure::Stalled),
+        Event::ReplicaUp { replica, spec: nothing },
+        reported(Report::Ready),
+        reported(Report::Loading),
+        reported(Report::Misconfigured),
+        reported(Report::Unreachable),
+        reported(Report::Failing),
+        reported(Report::TimedOut),
+        Event::ReplicaRemoved { replica },
+        Event::DrainReplica { replica, deadline: Some(Timestamp::NEVER) },
+        Event::DrainReplica { replica, deadline: None },
+        Event::UndrainReplica { replica },
+        Event::Configured { config: SchedulerConfig::default() },
+    ];
+    for event in events {
+        let text = serde_json::to_string(&event).expect("JSON");
+        assert_eq!(serde_json::from_str::<Event>(&text).expect("the same"), event, "{text}");
+    }
+    let effects = [
+        Effect::Dispatch { request, attempt, replica, number: 1, hedge: true },
+        Effect::Cancel { attempt, request, why: CancelReason::HedgeLost },
+        Effect::Reject { request, reason: ShedReason::Hopeless, retry_after: Duration::from_nanos(1_500_000_001) },
+        Effect::Changed {
+            replica,
+            from: ReplicaState::Joining,
+            to: ReplicaState::Ready,
+            why: ChangeReason::PoolProtection,
+        },
+        Effect::Probe { replica },
+        Effect::Drained { replica },
+    ];
+    for effect in effects {
+        let text = serde_json::to_string(&effect).expect("JSON");
+        assert_eq!(serde_json::from_str::<Effect>(&text).expect("the same"), effect, "{text}");
+    }
 }
