@@ -173,8 +173,16 @@ fn figures_are_checked_against_the_ranges_of_the_file() {
     assert!(said(&output).contains("small, default: guard mean is "), "{}", said(&output));
     assert!(said(&output).contains("1 of 2 figures"), "{}", said(&output));
 
+    // A file that states nothing is passed over beside one that does, and is an error alone.
+    let silent = directory.path().join("silent.json");
+    std::fs::write(&silent, small().to_string()).expect("written");
+    scenario["ranges"]["default"]["guard"]["mean"] = json!([0, 1e6]);
+    let output = loadtest(&["sim", "--check"], &[&silent, &file(&directory, &scenario)]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("silent.json: has no \"ranges\""), "{}", said(&output));
+
     for (ranges, why) in [
-        (json!({}), "has no \"ranges\""),
+        (json!({}), "expected at least one file with \"ranges\""),
         (json!({ "default": { "guard": { "meen": [0, 1] } } }), "ranges.default.guard: unknown figure \"meen\""),
         (json!({ "leastconn": { "guard": { "mean": [0, 1] } } }), "ranges.leastconn: unknown player"),
     ] {

@@ -18,10 +18,17 @@ use std::{
 
 /// Plays what the ranges name; true if all figures are within theirs.
 pub(super) fn run(scenarios: &[(PathBuf, Scenario)]) -> anyhow::Result<bool> {
-    let orders: Vec<Order<'_>> = scenarios.iter().map(order).collect::<anyhow::Result<_>>()?;
-    let ranges = scenarios.iter().zip(&orders).flat_map(|((_, scenario), order)| {
-        order.players.iter().filter_map(|player| scenario.ranges.get(player.name()))
-    });
+    let (stated, silent): (Vec<_>, Vec<_>) = scenarios.iter().partition(|(_, scenario)| states_something(scenario));
+    for (path, _) in &silent {
+        writeln!(io::stdout(), "{}: has no \"ranges\", so there is nothing to check", path.display())?;
+    }
+    if stated.is_empty() {
+        bail!("expected at least one file with \"ranges\": {{POLICY: {{CLASS: {{FIGURE: [lowest, highest]}}}}}}");
+    }
+    let orders: Vec<Order<'_>> = stated.into_iter().map(order).collect::<anyhow::Result<_>>()?;
+    let ranges = orders
+        .iter()
+        .flat_map(|order| order.players.iter().filter_map(|player| order.scenario.ranges.get(player.name())));
     let mut checker =
         Checker { ranges: ranges.collect::<Vec<_>>().into_iter(), progress: Progress::new(), checked: 0, outside: 0 };
     play_all(&orders, &mut checker)?;
@@ -30,11 +37,12 @@ pub(super) fn run(scenarios: &[(PathBuf, Scenario)]) -> anyhow::Result<bool> {
     Ok(outside == 0)
 }
 
+fn states_something(scenario: &Scenario) -> bool {
+    scenario.ranges.values().flat_map(BTreeMap::values).any(|figures| !figures.is_empty())
+}
+
 /// What a file's ranges ask for.
 fn order((path, scenario): &(PathBuf, Scenario)) -> anyhow::Result<Order<'_>> {
-    if scenario.ranges.values().flat_map(BTreeMap::values).all(BTreeMap::is_empty) {
-        bail!("{}: has no \"ranges\", so there is nothing to check", path.display());
-    }
     let player = |name: &String| Player::named(name).with_context(|| format!("{}: ranges.{name}", path.display()));
     let players = scenario.ranges.keys().map(player).collect::<anyhow::Result<Vec<Player>>>()?;
     for (policy, classes) in &scenario.ranges {
