@@ -120,7 +120,8 @@ def overview():
         lines("How much of the prompts did phones have in their cache?",
               [(f"sum by (model) (rate(huntgroup_cached_prompt_tokens_total{{{OF_MODEL}}}[$__rate_interval])) / "
                 f'(sum by (model) (rate(huntgroup_tokens_total{{{OF_MODEL},direction="prompt"}}[$__rate_interval])) > 0)', "{{model}}")],
-              "Share of prompt tokens that were not read again. Requests with a long common beginning should show much of it.", "percentunit"),
+              "Share of prompt tokens that were not read again. Conversations and long common beginnings should show much of it: "
+              "the scheduler sends them where they are warm.", "percentunit"),
         lines("Are more and more requests in flight?", [("sum(huntgroup_requests_in_flight)", "in flight")],
               "If this grows while answers per second stay, the pool is full."),
 
@@ -152,8 +153,23 @@ def overview():
               "Failovers per second, unseen by clients. connect: nobody there; head: no answer began; body: it broke before content.", "ops", stack=True),
         lines("How do attempts end?", [("sum by (outcome) (rate(huntgroup_attempts_total[$__rate_interval]))", "{{outcome}}")],
               "Attempts per second over all replicas.", "ops", stack=True),
+        lines("How long would a new request wait?",
+              [(f"max by (class) (huntgroup_estimated_wait_seconds{{{OF_REQUEST}}})", "{{class}}")],
+              "The scheduler's estimate for a request that arrived now; the model where it is longest. Clients are told no other.", "s"),
+        lines("Why do requests wait?",
+              [('sum by (decision) (rate(huntgroup_decisions_total{decision=~"waited|waited_warm|reserved"}[$__rate_interval]))', "{{decision}}")],
+              "How often a second a request was left waiting beside a free slot, on purpose. waited: a better phone is free soon; waited_warm: one that holds "
+              "the beginning of the prompt; reserved: the slot is kept for urgent ones. Nothing here while requests wait: all slots are busy.", "ops", stack=True),
+        lines("How do requests get their slots?",
+              [('sum by (decision) (rate(huntgroup_decisions_total{decision!~"waited|waited_warm|reserved|hopeless"}[$__rate_interval]))', "{{decision}}")],
+              "Decisions per second. placed: on arrival; taken: after a wait; hedged: a second copy; gave_back: a batch request made room.", "ops", stack=True),
         lines("How many slots work for nothing?", [("sum by (reason) (rate(huntgroup_wasted_slot_seconds_total[$__rate_interval]))", "{{reason}}")],
-              "Slot seconds per second, so: slots on average, spent on attempts without a whole answer. client_gone is the clients' doing.", stack=True),
+              "Slot seconds per second, so: slots on average, spent on attempts without a whole answer. client_gone is the clients' doing; "
+              "hedge_lost and given_back are the price of second copies and of room for urgent requests.", stack=True),
+        lines("What is wasted?",
+              [("sum by (reason) (rate(huntgroup_wasted_slot_seconds_total[$__rate_interval])) / on () group_left () "
+                '(sum(avg_over_time(huntgroup_replica_slots{state="busy"}[$__rate_interval])) > 0)', "{{reason}}")],
+              "The same as a share of the slots that work. Above 0.1: see the runbook.", "percentunit", stack=True),
 
         row("The gateway process"),
         panel("table", "What runs, since when?", [("huntgroup_build_info * on (instance) group_left () (time() - process_start_time_seconds)", "")],

@@ -10,7 +10,7 @@ use std::{
 };
 
 use huntgroup::telemetry::names::{ALL, Audience, Kind, Metric};
-use scheduler::{ChangeReason, Class, ReplicaState};
+use scheduler::{ChangeReason, Class, Decision, ReplicaState};
 use serde_json::Value;
 
 const DASHBOARDS: [&str; 2] = ["dashboards/overview.json", "dashboards/fleet.json"];
@@ -159,6 +159,7 @@ fn known_values(metric: &str, label: &str) -> Option<Vec<&'static str>> {
             Some(used.iter().map(|reason| reason.name()).collect())
         }
         ("huntgroup_requests_in_flight_age_seconds", "phase") => Some(vec!["queued", "running"]),
+        ("huntgroup_decisions_total", "decision") => Some(Decision::ALL.iter().map(|kind| kind.name()).collect()),
         ("huntgroup_tokens_total", "direction") => Some(vec!["prompt", "completion"]),
         (_, "class") => Some(Class::ALL.iter().map(|class| class.name()).collect()),
         _ => None,
@@ -447,6 +448,11 @@ fn the_page_about_metrics_lists_exactly_those_that_exist() {
     assert_eq!(listed, exist);
     for reason in scheduler_reasons() {
         assert!(page.contains(&format!("`{reason}`")), "reason {reason} of a state change is not explained");
+    }
+    let (_, decisions) = page.split_once("### `huntgroup_decisions_total`").expect("its section");
+    let decisions = decisions.split("\n### ").next().unwrap_or_default();
+    for decision in Decision::ALL {
+        assert!(decisions.contains(&format!("`{}`", decision.name())), "{} is not explained", decision.name());
     }
 }
 

@@ -61,7 +61,7 @@ pub struct CandidateReport {
     pub eviction_s: Option<f64>,
     /// The expected loss by the replica going away in between.
     pub risk_s: Option<f64>,
-    /// The sum that is compared, the least wins; null: out of the question.
+    /// What is compared, the least wins: the sum of the terms, the wait included. Null: out of the question.
     pub cost_s: Option<f64>,
 }
 
@@ -102,7 +102,7 @@ impl CandidateReport {
             delay_s: seconds(candidate.delay),
             eviction_s: seconds(candidate.eviction),
             risk_s: seconds(candidate.risk),
-            cost_s: seconds(candidate.cost),
+            cost_s: seconds(candidate.wait + candidate.cost),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use scheduler::{ModelId, RelayId, ReplicaId, ReplicaState, Snapshot};
+use scheduler::{Decision, ModelId, RelayId, ReplicaId, ReplicaState, Snapshot};
 use store::{Speed, Store};
 use tokio::sync::{Notify, broadcast};
 
@@ -25,7 +25,7 @@ use crate::{
     clock,
     config::{Config, Health},
     dispatch::Dispatcher,
-    telemetry::{PoolSample, QueueSample, ReplicaSample, Telemetry},
+    telemetry::{PoolSample, QueueSample, ReplicaSample, Telemetry, WaitSample},
     upstream::Upstream,
 };
 
@@ -268,6 +268,8 @@ impl Fleet {
         PoolSample {
             replicas: replica_samples(&view, &snapshot, now),
             queued: queue_samples(&view, &snapshot),
+            waits: wait_samples(&view, &snapshot),
+            decisions: Decision::ALL.into_iter().map(Decision::name).zip(snapshot.decisions).collect(),
             retries_in_flight: snapshot.retries_in_flight,
             oldest_queued_s: oldest_queued,
             oldest_running_s: oldest_running,
@@ -316,4 +318,12 @@ fn queue_samples(view: &View, snapshot: &Snapshot) -> Vec<QueueSample> {
         Some(QueueSample { model: view.models.name(model)?, class, waiting })
     };
     snapshot.queued.iter().filter_map(sample).collect()
+}
+
+/// Models that no replica serves have no estimate: what new requests would wait for is not in sight.
+fn wait_samples(view: &View, snapshot: &Snapshot) -> Vec<WaitSample> {
+    let sample = |(&(model, class), wait): (&(ModelId, scheduler::Class), &Duration)| {
+        Some(WaitSample { model: view.models.name(model)?, class, seconds: wait.as_secs_f64() })
+    };
+    snapshot.waits.iter().filter_map(sample).collect()
 }

@@ -353,7 +353,7 @@ fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: prom
     collector
 }
 
-fn counters(registry: &Registry, metric: &Metric) -> IntCounterVec {
+pub(super) fn counters(registry: &Registry, metric: &Metric) -> IntCounterVec {
     register(registry, IntCounterVec::new(opts(metric), metric.labels))
 }
 

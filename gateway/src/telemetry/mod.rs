@@ -27,5 +27,5 @@ mod tests;
 
 pub use init::{InitError, LogFormat, LogOptions, init};
 pub use metrics::{OTHER, Telemetry, TelemetryOptions};
-pub use pool::{PoolSample, QueueSample, ReplicaSample};
+pub use pool::{PoolSample, QueueSample, ReplicaSample, WaitSample};
 pub use record::{RequestOutcome, RequestRecord};

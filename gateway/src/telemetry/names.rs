@@ -110,6 +110,10 @@ metrics! {
         "Requests that wait for a slot.";
     SHED = "huntgroup_shed_total", Counter, ["reason"], Operator,
         "Requests refused because of load, by the reason's code.";
+    DECISIONS = "huntgroup_decisions_total", Counter, ["decision"], Operator,
+        "Decisions of the scheduler, by kind: how requests got their slots, or why they were left waiting beside free ones.";
+    ESTIMATED_WAIT = "huntgroup_estimated_wait_seconds", Gauge, ["model", "class"], Operator,
+        "Seconds that a request of this model and class which arrived now would wait for a slot, as the scheduler estimates.";
 
     ATTEMPTS = "huntgroup_attempts_total", Counter, ["replica", "outcome"], Operator,
         "Attempts that ended on a replica, by how.";

@@ -7,12 +7,12 @@ use std::{
     sync::Arc,
 };
 
-use prometheus::{Gauge, GaugeVec, Registry};
+use prometheus::{Gauge, GaugeVec, IntCounterVec, Registry};
 use scheduler::{Class, ReplicaState};
 
 use super::{
     OTHER,
-    metrics::{gauge, gauges},
+    metrics::{counters, gauge, gauges},
     names,
 };
 
@@ -23,6 +23,10 @@ pub struct PoolSample {
     pub replicas: Vec<ReplicaSample>,
     /// Waiting requests by model and class; what is missing is 0.
     pub queued: Vec<QueueSample>,
+    /// Estimated waits of new requests by model and class.
+    pub waits: Vec<WaitSample>,
+    /// Decisions of the scheduler since its start, by kind.
+    pub decisions: Vec<(&'static str, u64)>,
     /// Running attempts that are not their request's first.
     pub retries_in_flight: u32,
     /// Age in seconds of the oldest request that waits for a slot; 0 if none does.
@@ -63,6 +67,18 @@ pub struct QueueSample {
     pub waiting: usize,
 }
 
+/// How long a new request of one model and class would wait.
+#[derive(Clone, Debug)]
+pub struct WaitSample {
+    /// Label of the model.
+    pub model: Arc<str>,
+    /// How urgent.
+    pub class: Class,
+    /// For a slot.
+    pub seconds: f64,
+}
+
+/// Gauges, and the counters that the scheduler keeps itself.
 pub(super) struct PoolGauges {
     replicas: GaugeVec,
     slots: GaugeVec,
@@ -70,6 +86,8 @@ pub(super) struct PoolGauges {
     decode: GaugeVec,
     expiry: GaugeVec,
     queue: GaugeVec,
+    waits: GaugeVec,
+    decisions: IntCounterVec,
     age: GaugeVec,
     retries: Gauge,
 }
@@ -83,6 +101,8 @@ impl PoolGauges {
             decode: gauges(registry, &names::REPLICA_DECODE),
             expiry: gauges(registry, &names::REPLICA_EXPIRY),
             queue: gauges(registry, &names::QUEUE_DEPTH),
+            waits: gauges(registry, &names::ESTIMATED_WAIT),
+            decisions: counters(registry, &names::DECISIONS),
             age: gauges(registry, &names::REQUESTS_IN_FLIGHT_AGE),
             retries: gauge(registry, &names::RETRIES_IN_FLIGHT),
         }
@@ -90,7 +110,9 @@ impl PoolGauges {
 
     /// Takes everything from the sample; what it no longer has, disappears. `models` are shown also when idle.
     pub(super) fn refresh(&self, sample: &PoolSample, models: &[Arc<str>], replicas_max: usize) {
-        for family in [&self.replicas, &self.slots, &self.prefill, &self.decode, &self.expiry, &self.queue] {
+        let families =
+            [&self.replicas, &self.slots, &self.prefill, &self.decode, &self.expiry, &self.queue, &self.waits];
+        for family in families {
             family.reset();
         }
         for replica in sample.replicas.iter().take(replicas_max) {
@@ -98,6 +120,13 @@ impl PoolGauges {
         }
         self.count_states(sample);
         self.count_queued(sample, models);
+        for wait in &sample.waits {
+            self.waits.with_label_values(&[&*wait.model, wait.class.name()]).set(wait.seconds);
+        }
+        for (decision, count) in &sample.decisions {
+            let counter = self.decisions.with_label_values(&[decision]);
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
         self.age.with_label_values(&["queued"]).set(sample.oldest_queued_s);
         self.age.with_label_values(&["running"]).set(sample.oldest_running_s);
         self.retries.set(f64::from(sample.retries_in_flight));

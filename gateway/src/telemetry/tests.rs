@@ -12,6 +12,7 @@ use scheduler::Class;
 
 use super::{
     OTHER, PoolSample, QueueSample, ReplicaSample, RequestOutcome, RequestRecord, Telemetry, TelemetryOptions,
+    WaitSample,
     names::{self, Kind, Metric},
 };
 
@@ -55,6 +56,8 @@ fn busy_telemetry() -> Arc<Telemetry> {
     let telemetry = telemetry();
     let mut sample = PoolSample { replicas: vec![replica("a", "ready"), replica("b", "out")], ..PoolSample::default() };
     sample.replicas[0].decode_rate = Some(9.0);
+    sample.waits.push(WaitSample { model: Arc::from("small"), class: Class::Batch, seconds: 12.5 });
+    sample.decisions.push(("placed", 4));
     sample.queued.push(QueueSample { model: Arc::from("small"), class: Class::Batch, waiting: 3 });
     telemetry.set_pool_source(Box::new(move || sample.clone()));
     let mut record = record(&telemetry);
@@ -248,12 +251,18 @@ fn the_pool_is_shown_as_its_source_has_it_now() {
     assert_eq!(sum(&telemetry, &names::REPLICA_EXPIRY, "", &[("replica", "a")]), -2.0);
     assert!(telemetry.render().contains("huntgroup_queue_depth{class=\"batch\",model=\"small\"} 0"));
 
+    let decided = |decision| sum(&telemetry, &names::DECISIONS, "", &[("decision", decision)]);
+    sample.lock().expect("no panic holds it").decisions = vec![("placed", 4), ("hedged_late", 0)];
+    assert_eq!((decided("placed"), decided("placed"), decided("hedged_late")), (4.0, 4.0, 0.0), "not added up");
+
     let mut changed = replica("b", "out");
     changed.models.clear();
     changed.prefill_rate = None;
     *sample.lock().expect("no panic holds it") = PoolSample {
         replicas: vec![changed],
         queued: vec![QueueSample { model: Arc::from("small"), class: Class::Batch, waiting: 7 }],
+        waits: Vec::new(),
+        decisions: vec![("placed", 9), ("hedged_late", 1)],
         retries_in_flight: 2,
         oldest_queued_s: 9.5,
         oldest_running_s: 0.0,
@@ -268,6 +277,7 @@ fn the_pool_is_shown_as_its_source_has_it_now() {
     assert!(!telemetry.render().contains(names::REPLICA_PREFILL.name));
     assert_eq!(sum(&telemetry, &names::QUEUE_DEPTH, "", &[("class", "batch")]), 7.0);
     assert_eq!(sum(&telemetry, &names::REQUESTS_IN_FLIGHT_AGE, "", &[("phase", "queued")]), 9.5);
+    assert_eq!((decided("placed"), decided("hedged_late")), (9.0, 1.0));
     assert_eq!(sum(&telemetry, &names::RETRIES_IN_FLIGHT, "", &[]), 2.0);
 }
 

@@ -76,6 +76,9 @@ async fn the_queue_says_how_long_one_more_would_wait() {
     let wait = |class| of(class)["wait_s"].as_f64().expect("an estimate");
     assert!(0.0 < wait("interactive"), "the slot is taken: {queue}");
     assert!(wait("interactive") < wait("standard") && wait("standard") <= wait("batch"), "{queue}");
+    let shown = gateway.metric("huntgroup_estimated_wait_seconds", "class=\"standard\"").await;
+    assert!((shown - wait("standard")).abs() < 0.5 * wait("standard"), "{shown} on the metrics page, {queue}");
+    assert!(gateway.metric("huntgroup_decisions_total", "decision=\"placed\"").await >= 2.0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
