@@ -76,17 +76,16 @@ impl Scheduler {
             return;
         }
         request.waits_again(ended.waited, now);
-        if !retry::may_try_again(&self.config.retry, request.tries, request.spent) {
-            return self.exhausted(id, now);
-        }
-        if self.pool.prospect(request) == Prospect::Never && !request.tried.is_empty() {
-            return self.exhausted(id, now);
-        }
         self.retry(id, now);
     }
 
-    /// Another attempt now, if a slot and the budget allow, or a place at the front of the queue.
+    /// Another attempt now, if a slot and the budget allow, or a place at the front of the queue; the end where none can come.
     fn retry(&mut self, id: RequestId, now: Timestamp) {
+        let Some(request) = self.requests.get(&id) else { return };
+        let in_vain = self.pool.prospect(request) == Prospect::Never && !request.tried.is_empty();
+        if in_vain || !retry::may_try_again(&self.config.retry, request.tries, request.spent) {
+            return self.exhausted(id, now);
+        }
         match self.choose(id, now) {
             Some(replica) if self.budget.has_room(&self.config.retry) => self.dispatch(id, replica, now),
             choice => {

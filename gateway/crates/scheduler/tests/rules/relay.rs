@@ -1,6 +1,8 @@
 //! When what stands in front of the replicas fails, the replicas are not to blame.
 
-use scheduler::{ChangeReason, Event, Outcome, ReplicaState, Report, ShedReason};
+use scheduler::{
+    ChangeReason, Event, ModelId, Outcome, RelayId, ReplicaId, ReplicaSpec, ReplicaState, Report, ShedReason,
+};
 
 use crate::rig::{CONNECT, Rig, STATUS, config, request, seconds, spec};
 
@@ -105,4 +107,23 @@ fn a_stream_that_runs_through_the_hold_is_not_cut_and_ends_it() {
     assert_eq!(rig.probes().len(), 3, "somebody is there after all");
     rig.tell(Event::AttemptEnded { attempt, outcome: Outcome::Success, content_sent: true, timings: None });
     assert!(rig.core.request(stream, rig.now).is_none());
+}
+
+#[test]
+fn a_relay_found_down_gives_no_hope_where_its_replicas_would_not_be_asked_again() {
+    let mut rig = Rig::new(config());
+    rig.ready(1, spec(1));
+    let other = |relay| ReplicaSpec { models: vec![ModelId(7)], relay: RelayId(relay), ..spec(1) };
+    (2..=3).for_each(|id| rig.ready(id, other(1)));
+    rig.ready(4, ReplicaSpec { relay: RelayId(4), ..spec(1) });
+    rig.report(2, Report::Unreachable);
+    let (request, attempt, at) = rig.place(request());
+    let outcome = |at| if at == 1 { CONNECT } else { STATUS };
+    rig.end(attempt, outcome(at));
+    let (attempt, at) = rig.dispatched(request).expect("the other one is free");
+    rig.end(attempt, outcome(at));
+    assert_eq!(rig.rejected(request), None, "it may be the relay");
+    rig.tell(Event::DrainReplica { replica: ReplicaId(1), deadline: None });
+    rig.report(3, Report::Unreachable);
+    assert_eq!(rig.rejected(request).map(|(reason, _)| reason), Some(ShedReason::AttemptsExhausted));
 }

@@ -202,6 +202,8 @@ fn heal_and_finish(simulation: &mut Simulation<Sweep>) {
     for replica in replicas {
         simulation.tell(Event::ReplicaRemoved { replica });
     }
+    // The last look at what waited, which has ended.
+    simulation.run_until(now + Duration::from_secs(10));
     assert_eq!(simulation.scheduler.next_deadline(), None, "a deadline of nobody is left");
 }
 
