@@ -32,7 +32,7 @@ impl Scheduler {
         if ahead == 0 && !pool.offers.is_empty() {
             return Duration::ZERO;
         }
-        self.drained(model, class, pool, self.queue.work(model, class), ahead, now)
+        self.drained(model, class, pool, self.queued(model, class), ahead, now)
     }
 
     /// The same for a request that waits: what is before it, not behind it.
@@ -44,7 +44,11 @@ impl Scheduler {
         let all = self.queue.ahead_of(model, class).max(1);
         let ahead = self.ahead(request);
         let part = ahead as f64 / all as f64;
-        self.drained(model, class, pool, part * self.queue.work(model, class), ahead, now)
+        self.drained(model, class, pool, part * self.queued(model, class), ahead, now)
+    }
+
+    fn queued(&self, model: ModelId, class: Class) -> f64 {
+        self.learned.get(&model).map_or(0.0, |learned| self.queued_work(model, class, learned))
     }
 
     /// Requests that are served before this one, as the order stands.
@@ -56,7 +60,15 @@ impl Scheduler {
     }
 
     /// Seconds until `work` (seconds of a typical replica), of that many requests, has found slots.
-    fn drained(&self, model: ModelId, class: Class, pool: &ModelPool, work: f64, ahead: usize, now: Timestamp) -> Duration {
+    fn drained(
+        &self,
+        model: ModelId,
+        class: Class,
+        pool: &ModelPool,
+        work: f64,
+        ahead: usize,
+        now: Timestamp,
+    ) -> Duration {
         let measured = pool.service.get();
         let service = measured.unwrap_or(UNMEASURED_SERVICE.as_secs_f64());
         let slots = pool.serving_slots as f64;

@@ -28,10 +28,13 @@ use crate::{
 /// How often one request may be stopped for others. 2: its work so far is lost each time, and a third time would starve it.
 pub(crate) const MAX_GIVEN_BACK: u8 = 2;
 
+/// How many times more copies there may be of a batch's last requests.
+const STRAGGLERS: f64 = 5.0;
+
 impl Scheduler {
     /// Sends a second copy of a running request to a replica. Returns whether it did; see [`Self::may_hedge`].
     pub(crate) fn hedge(&mut self, id: RequestId, replica: ReplicaId, why: Decision, now: Timestamp) -> bool {
-        if !self.may_hedge(id, replica) {
+        if !self.may_hedge(id, replica, why) {
             return false;
         }
         let first = self.requests.get(&id).and_then(|request| request.copies().first());
@@ -46,7 +49,7 @@ impl Scheduler {
     /// Whether a copy of the request may run beside those it has, on this replica, now: its client has seen nothing, its
     /// attempts suffice for one more, its tenant may have another slot, the replica is free, suits it and was not asked, and
     /// the budget has room.
-    pub(crate) fn may_hedge(&self, id: RequestId, replica: ReplicaId) -> bool {
+    pub(crate) fn may_hedge(&self, id: RequestId, replica: ReplicaId, why: Decision) -> bool {
         let Some(request) = self.requests.get(&id) else { return false };
         let copies = request.copies();
         let running = copies.count();
@@ -54,7 +57,7 @@ impl Scheduler {
         (1..MAX_COPIES).contains(&running)
             && !committed
             && !request.has_tried(replica)
-            && self.has_hedge_room()
+            && self.has_hedge_room(why)
             && self.may_start(id)
             && may_run_beside(&self.config, request, running)
             && self
@@ -64,11 +67,13 @@ impl Scheduler {
                 .is_some_and(|replica| replica.free() > 0 && self.suits(replica, request))
     }
 
-    /// Whether another second copy may run, whatever it is of.
-    pub(crate) fn has_hedge_room(&self) -> bool {
+    /// Whether another second copy may run. Copies of a batch's last requests take replicas that nobody else wants, so there
+    /// may be more of them.
+    pub(crate) fn has_hedge_room(&self, why: Decision) -> bool {
         let config = &self.config.hedge;
         let serving: usize = self.pool.relays.values().map(|relay| relay.active).sum();
-        let most = (config.budget_share.max(0.0) * serving as f64) as u32;
+        let share = config.budget_share.max(0.0) * if why == Decision::HedgedStraggler { STRAGGLERS } else { 1.0 };
+        let most = (share * serving as f64) as u32;
         config.enabled && self.hedges < most.max(1)
     }
 

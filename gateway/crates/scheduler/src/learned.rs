@@ -7,6 +7,7 @@ use crate::{
     id::ReplicaId,
     learning::{Decayed, Outputs, PoolHazard, Reserve, Shape, TokenRatio},
     placement::Profiles,
+    speed::LogMean,
     time::Timestamp,
     warmth::Index,
 };
@@ -24,10 +25,13 @@ pub(crate) struct Learned {
     pub(crate) hazard: PoolHazard,
     pub(crate) fair: Fair,
     pub(crate) reserve: Reserve,
-    /// The replicas kept free of batch work now.
+    /// The replicas kept free for urgent work now, and since when.
     pub(crate) reserved: Vec<ReplicaId>,
+    pub(crate) reserved_at: Timestamp,
     /// Work that arrives, by class, in seconds of a typical replica.
     demand: [Decayed; Class::ALL.len()],
+    /// Work that requests turned out to be over what was planned on their arrival, by class.
+    plan_errors: [LogMean; Class::ALL.len()],
     /// When the first request came.
     pub(crate) since: Timestamp,
     pub(crate) profiles: Profiles,
@@ -46,6 +50,8 @@ impl Learned {
             fair: Fair::default(),
             reserve: Reserve::default(),
             reserved: Vec::new(),
+            reserved_at: Timestamp::ZERO,
+            plan_errors: Default::default(),
             demand: [(); Class::ALL.len()].map(|()| Decayed::new(DEMAND_SECONDS)),
             since: now,
             profiles: Profiles::default(),
@@ -58,6 +64,18 @@ impl Learned {
         if let Some(demand) = self.demand.get_mut(class as usize) {
             demand.add(work, now);
         }
+    }
+
+    /// A request turned out to be that many times the work that was planned.
+    pub(crate) fn note_plan(&mut self, class: Class, ratio: f64) {
+        if let Some(error) = self.plan_errors.get_mut(class as usize) {
+            error.add(ratio);
+        }
+    }
+
+    /// How many times the planned work requests of a class turned out to be lately.
+    pub(crate) fn plan_error(&self, class: Class) -> f64 {
+        self.plan_errors.get(class as usize).and_then(LogMean::get).unwrap_or(1.0)
     }
 
     /// Work that arrives per second of that class and the more urgent ones.

@@ -168,9 +168,9 @@ impl Queue {
         self.models.get(&model).map_or(0, |queue| queue.waiting[..=class as usize].iter().sum())
     }
 
-    /// Work that waits in that class and those above it, in seconds of a typical replica.
-    pub(crate) fn work(&self, model: ModelId, class: Class) -> f64 {
-        self.models.get(&model).map_or(0.0, |queue| queue.work[..=class as usize].iter().sum())
+    /// Work that waits in that class, as planned on arrival, in seconds of a typical replica.
+    pub(crate) fn work_in(&self, model: ModelId, class: Class) -> f64 {
+        self.models.get(&model).map_or(0.0, |queue| queue.work[class as usize])
     }
 
     /// How many of its own class are served before a waiting request.

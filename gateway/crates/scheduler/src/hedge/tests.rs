@@ -494,7 +494,7 @@ fn a_copy_beside_another_that_is_given_back_is_just_dropped() {
     assert_eq!(rig.heard(), [Effect::Cancel { attempt: first, request, why: CancelReason::GivenBack }]);
     assert_eq!(rig.copies(request), BTreeSet::from([second]));
     assert_eq!(rig.core.requests[&request].given_back, 0);
-    assert!(rig.core.may_hedge(request, replica), "it was not tried there");
+    assert!(rig.core.may_hedge(request, replica, Decision::HedgedLate), "it was not tried there");
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl Scheduler {
         let holders = template.into_iter().flat_map(|key| outlook.learned.index.holders(key)).take(MOST_WARM);
         let warm = outlook.learned.index.conversation_holders(prefix).take(MOST_WARM).chain(holders);
         let mut look = |id: ReplicaId, replica: &Replica| {
-            let blocked = ask.request.spec.class == Class::Batch && outlook.is_reserved(id);
+            let blocked = outlook.is_blocked(ask.request.spec.class, id);
             reserved |= blocked;
             if blocked || replica.free() == 0 || !outlook.may_run(id, replica, &ask) {
                 return;
@@ -179,7 +179,7 @@ impl Scheduler {
         if waiting == 0 {
             return None;
         }
-        let reserved = class == Class::Batch && self.learned.get(&model).is_some_and(|l| l.reserved.contains(&id));
+        let reserved = self.outlook(model, now).is_some_and(|outlook| outlook.is_blocked(class, id));
         if reserved {
             self.tally.count(Decision::Reserved);
             return None;
@@ -189,6 +189,7 @@ impl Scheduler {
         let mut window = std::mem::take(&mut self.window);
         window.clear();
         self.fill_window(model, class, id, &mut window);
+        window.iter().for_each(|request| self.expect_again(*request));
         if class == Class::Batch {
             self.sort_batch(&mut window, model, id, tail, now);
         }
@@ -428,7 +429,7 @@ impl Outlook<'_> {
             && replica.spec.routes.contains(spec.route)
             && replica.context() >= self.pool.threshold(spec.route, ask.request.need)
             && !ask.request.has_tried(id)
-            && !(spec.class == Class::Batch && self.is_reserved(id))
+            && !self.is_blocked(spec.class, id)
             && (!ask.request.is_retry() || replica.is_sound() || !self.has_sound(ask))
     }
 }

@@ -18,10 +18,6 @@ use crate::{
 const MIN_PREFILL: (u32, f64) = (32, 0.02);
 /// Fewer answer tokens measure the network's jitter, not the writing.
 const MIN_DECODE: u32 = 4;
-/// A replica is kept for urgent work only if it reads at least this part as fast as the fastest.
-const FAST_ENOUGH: f64 = 0.5;
-/// One that runs something counts as so much slower when replicas to keep free are picked.
-const BUSY: f64 = 0.8;
 
 impl Scheduler {
     /// Works out what a new request needs, and its place in the order of its class.
@@ -59,6 +55,22 @@ impl Scheduler {
         if let Some(request) = self.requests.get_mut(&id) {
             request.plan = Plan { prompt, shared, output, work, tag, ..Plan::default() };
         }
+    }
+
+    /// Answers turned out longer or shorter since a request arrived: expects what is known now.
+    pub(crate) fn expect_again(&mut self, id: RequestId) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let spec = &request.spec;
+        if let Some(learned) = self.learned.get(&spec.model) {
+            request.plan.output = learned.outputs.expect(spec.tenant, spec.class, spec.max_output);
+        }
+    }
+
+    /// Work that waits in a class and those above it, in seconds of a typical replica; corrected by how far such plans were
+    /// off lately, because what waits was planned when less was known.
+    pub(crate) fn queued_work(&self, model: ModelId, class: Class, learned: &Learned) -> f64 {
+        let classes = Class::ALL.into_iter().filter(|above| *above <= class);
+        classes.map(|above| self.queue.work_in(model, above) * learned.plan_error(above)).sum()
     }
 
     /// The waiting work of a request's template grew (or shrank) by it.
@@ -182,6 +194,7 @@ impl Scheduler {
                 let reading = shape.prefill_work(shared.min(counted - 1.0), counted) / prefill;
                 let really = shape.overhead() + reading + shape.decode_work(counted, written) / decode;
                 learned.fair.correct(class, tenant, really - work, weight);
+                learned.note_plan(class, really / work.max(f64::MIN_POSITIVE));
             }
         }
         self.study_speed(&attempt, model, timings, counted, now);
@@ -262,41 +275,11 @@ impl Scheduler {
             learned.index.follow(id, &replica.slots);
         }
     }
-
-    /// Keeps as many fast replicas free of batch work as urgent arrivals may need.
-    pub(crate) fn reserve(&mut self, model: ModelId, now: Timestamp) {
-        let (Some(pool), Some(learned)) = (self.pool.models.get(&model), self.learned.get(&model)) else { return };
-        let wanted = learned.reserve.wanted(now, pool.serving);
-        if wanted == 0 && learned.reserved.is_empty() {
-            return;
-        }
-        let Some(outlook) = self.outlook(model, now) else { return };
-        let rate = |id: ReplicaId| outlook.serving_rate(id);
-        let best = outlook.pool.by_speed().find_map(rate).unwrap_or(0.0);
-        let mut reserved = learned.reserved.clone();
-        reserved.retain(|id| rate(*id).is_some_and(|rate| rate > FAST_ENOUGH * best));
-        reserved.truncate(wanted);
-        if reserved.len() < wanted {
-            let others = outlook.pool.by_speed().filter(|id| !reserved.contains(id));
-            let mut others: Vec<(f64, ReplicaId)> = others
-                .filter_map(|id| {
-                    let idle = outlook.replica(id).is_some_and(|replica| replica.running.is_empty());
-                    rate(id).map(|rate| (rate * if idle { 1.0 } else { BUSY }, id))
-                })
-                .take(3 * wanted + 10)
-                .collect();
-            others.sort_by(|a, b| b.0.total_cmp(&a.0));
-            reserved.extend(others.into_iter().map(|(_, id)| id).take(wanted - reserved.len()));
-        }
-        if let Some(learned) = self.learned.get_mut(&model) {
-            learned.reserved = reserved;
-        }
-    }
 }
 
 impl Outlook<'_> {
     /// How fast it reads, if it serves.
-    fn serving_rate(&self, id: ReplicaId) -> Option<f64> {
+    pub(crate) fn serving_rate(&self, id: ReplicaId) -> Option<f64> {
         let replica = self.replica(id).filter(|replica| replica.standing() == Standing::Serving)?;
         self.rates(id, replica).map(|rates| rates.0)
     }

@@ -55,6 +55,11 @@ impl Outlook<'_> {
         let (later, own) = self.later_cost(id, replica, ask, f64::INFINITY);
         let view = self.view(id, replica, &cost, wait);
         let cached = self.own_later(id, replica, ask).map_or(0.0, |own| own.cached);
-        CandidateView { cached_tokens: cached, delay: (later - wait - own).max(0.0), cost: (later - wait).max(own), ..view }
+        CandidateView {
+            cached_tokens: cached,
+            delay: (later - wait - own).max(0.0),
+            cost: (later - wait).max(own),
+            ..view
+        }
     }
 }

@@ -15,6 +15,7 @@ mod outlook;
 mod patience;
 mod profile;
 mod rescue;
+mod reserve;
 mod sharing;
 
 pub(crate) use self::{

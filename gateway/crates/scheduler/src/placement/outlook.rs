@@ -45,6 +45,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) tokens: f64,
     pub(crate) output: f64,
+    /// Seconds on a typical replica, the shared prefix warm, by what is known now.
+    pub(crate) work: f64,
     pub(crate) weight: f64,
 }
 
@@ -125,7 +127,10 @@ impl<'a> Outlook<'a> {
         let plan = &request.plan;
         let truth = self.core.insight.as_ref().map(|insight| insight.tokens(id));
         let (tokens, output) = truth.unwrap_or((plan.prompt.tokens, plan.output));
-        Some(Ask { request, plan, tokens, output, weight: weight(request.spec.class) })
+        let shape = &self.learned.shape;
+        let reading = shape.prefill_work(plan.shared.min(tokens - 1.0), tokens) / self.typical.0;
+        let work = shape.overhead() + reading + shape.decode_work(tokens, output) / self.typical.1;
+        Some(Ask { request, plan, tokens, output, work, weight: weight(request.spec.class) })
     }
 
     /// Tokens per second alone on an empty context; `None` where it is known to be down.
@@ -263,7 +268,19 @@ impl<'a> Outlook<'a> {
             return 0.0;
         }
         let odds = 1.0 - (-replica.hazard.rate(self.learned.hazard.rate()) * own.total()).exp();
-        odds * (0.5 * own.total() + DETECTION + ask.plan.work)
+        odds * (0.5 * own.total() + DETECTION + ask.work)
+    }
+
+    /// Whether a replica is kept free for more urgent requests than those of a class. Batch work keeps out of all that are
+    /// kept, standard work out of every other one: a guard that shares a replica with a review waits twice as long.
+    pub(crate) fn is_blocked(&self, class: Class, id: ReplicaId) -> bool {
+        let reserved = &self.learned.reserved;
+        let kept = match class {
+            Class::Interactive => 0,
+            Class::Standard => reserved.len().saturating_sub(1) / 2,
+            Class::Batch => reserved.len(),
+        };
+        reserved.iter().take(kept).any(|kept| *kept == id)
     }
 
     /// The worth of the cache that it would overwrite.
@@ -301,7 +318,7 @@ impl<'a> Outlook<'a> {
 
     /// Work that waits in that class and those above it, in seconds of a typical replica.
     pub(crate) fn queued_work(&self, class: Class) -> f64 {
-        self.core.queue.work(self.model, class)
+        self.core.queued_work(self.model, class, self.learned)
     }
 
     /// Whether a replica beyond doubt serves the request, now or when a slot frees.

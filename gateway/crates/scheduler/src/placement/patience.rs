@@ -50,19 +50,19 @@ impl Outlook<'_> {
             return Patience::Wait(Decision::WaitedWarm, Some(claim));
         }
         let class = ask.request.spec.class;
-        let mine = if cost.running == 0 && cost.own.total() < limit { ask.plan.work / cost.own.total() } else { 0.0 };
-        let mut all = profile.faster(limit, ask.plan.work);
+        let mine = if cost.running == 0 && cost.own.total() < limit { ask.work / cost.own.total() } else { 0.0 };
+        let mut all = profile.faster(limit, ask.work);
         all.rate = (all.rate - mine).max(0.0);
         let waiting = self.queued_work(class);
-        if drains(all, waiting.max(ask.plan.work), self.learned.demand(class, self.now), limit) {
+        if drains(all, waiting.max(ask.work), self.learned.demand(class, self.now), limit) {
             return Patience::Wait(Decision::Waited, None);
         }
         if cost.own.cached > WARM * ask.tokens {
             return Patience::Take;
         }
         let Some(template) = &ask.plan.prompt.template else { return Patience::Take };
-        let warm = profile.warm_and_faster(limit, ask.plan.work);
-        let (waiting, demand) = self.template_work(template.key, ask.plan.work);
+        let warm = profile.warm_and_faster(limit, ask.work);
+        let (waiting, demand) = self.template_work(template.key, ask.work);
         if !drains(warm, waiting, demand, limit) {
             return Patience::Take;
         }
@@ -84,7 +84,7 @@ impl Outlook<'_> {
         let warm = self.alone(rates, ask, template.tokens);
         let extra = (cost.own.prefill - warm.prefill).max(0.0);
         let (waiting, demand) = self.template_work(template.key, 0.0);
-        let coming = (demand * INVESTMENT + waiting) / ask.plan.work.max(f64::MIN_POSITIVE);
+        let coming = (demand * INVESTMENT + waiting) / ask.work.max(f64::MIN_POSITIVE);
         let served_here = coming * rates.0 / self.pool_rate();
         if served_here > 1.0 { extra * (1.0 - 1.0 / served_here) } else { 0.0 }
     }

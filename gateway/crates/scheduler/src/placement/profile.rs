@@ -32,7 +32,7 @@ const MOST_KINDS: usize = 64;
 /// Requests for which the pool looks alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Kind {
-    batch: bool,
+    class: Class,
     route: u8,
     context: u32,
     template: Option<TemplateKey>,
@@ -70,7 +70,7 @@ pub(crate) struct Profiles(BTreeMap<Kind, Profile>);
 impl Kind {
     pub(crate) fn of(ask: &Ask<'_>, outlook: &Outlook<'_>) -> Self {
         Self {
-            batch: ask.request.spec.class == Class::Batch,
+            class: ask.request.spec.class,
             route: ask.request.spec.route,
             context: outlook.pool.threshold(ask.request.spec.route, ask.request.need),
             template: ask.plan.prompt.template.as_ref().map(|template| template.key),
@@ -96,19 +96,19 @@ impl Profiles {
 impl Profile {
     pub(crate) fn take(outlook: &Outlook<'_>, ask: &Ask<'_>, kind: Kind) -> Self {
         let empty = || vec![Bucket::default(); BUCKETS];
-        let mut profile = Self { taken: outlook.now, work: ask.plan.work, all: empty(), warm: empty() };
+        let mut profile = Self { taken: outlook.now, work: ask.work, all: empty(), warm: empty() };
         for id in &outlook.pool.members {
             let Some(replica) = outlook.replica(*id) else { continue };
             let fits = replica.standing() == Standing::Serving
                 && replica.spec.routes.contains(kind.route)
                 && replica.context() >= kind.context
-                && !(kind.batch && outlook.is_reserved(*id));
+                && !outlook.is_blocked(kind.class, *id);
             if !fits {
                 continue;
             }
             let Some(own) = outlook.own_later(*id, replica, ask) else { continue };
             let gain = outlook.learned.shape.gain(f64::from(replica.usable().max(1)));
-            let rate = ask.plan.work / (own.prefill + own.decode / gain);
+            let rate = ask.work / (own.prefill + own.decode / gain);
             let at = bucket(own.total());
             add(&mut profile.all, at, rate, own.total());
             if own.cached > WARM * ask.tokens {

@@ -68,7 +68,7 @@ impl Scheduler {
         let left = self.outlook(model, now).and_then(|outlook| left_of(&outlook, self, id));
         let age = now.since(attempt.started).as_secs_f64();
         let left = left.unwrap_or(0.0).max(if urgent { age } else { 0.0 });
-        if self.has_hedge_room()
+        if self.has_hedge_room(Decision::HedgedLate)
             && let Some(replica) = self.quickest_free(request_id, GAIN * left, now)
         {
             self.believe_late(id, now);
