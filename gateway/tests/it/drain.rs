@@ -30,7 +30,7 @@ async fn draining_a_replica_cuts_nothing_and_sends_new_work_elsewhere() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn term_finishes_what_runs_and_leaves_at_once_afterwards() {
-    let fleet = Fleet::of(4, &phone(2, 4.0)).await;
+    let fleet = Fleet::of(8, &phone(1, 1.0)).await;
     let mut gateway = Gateway::over(&fleet, "").await;
     let mut running = Vec::new();
     for number in 0..8 {

@@ -113,3 +113,18 @@ async fn placements_are_logged_with_their_terms_for_those_who_look() {
     }
     assert!(!line.contains("logged"), "no prompt is in a log line: {line}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_waits_at_its_cap_beside_free_slots_until_a_reload_takes_the_cap_away() {
+    let fleet = Fleet::of(2, &phone(1, 2.0)).await;
+    let (gateway, _running) = occupied(&fleet, "[tenants.anonymous]\nmax_running = 1\n").await;
+    let capped = send(&gateway, &[], &chat("capped", false, 5)).await;
+    gateway.wait_for("it in the queue", async |g| g.metric("huntgroup_queue_depth", "").await == 1.0).await;
+    assert_eq!(gateway.metric("huntgroup_replica_slots", "state=\"free\"").await, 1.0);
+    let path = gateway.dir().join("huntgroup.toml");
+    let config = std::fs::read_to_string(&path).expect("the configuration");
+    std::fs::write(&path, config.replace("max_running = 1", "max_running = \"none\"")).expect("a file");
+    let reloaded = gateway.admin("POST", "/admin/reload", Some(&json!({}))).await;
+    assert_eq!(reloaded.json()["applied"], json!(["tenants.anonymous.max_running"]), "{}", reloaded.text());
+    assert!(capped.answer().await.is_whole("capped", 5));
+}
