@@ -79,7 +79,8 @@ impl Scheduler {
 
     /// Stops a running attempt for more urgent work. Its request goes on with its other copy, or is queued again before the
     /// others of its class; it has lost no attempt. Returns whether it did: not where the client has seen content, where
-    /// it happened to the request often enough, or where the request could not come back to this very replica.
+    /// it happened to the request often enough, where no slot would be free by it, or where the request could not come back to
+    /// this very replica.
     pub(crate) fn give_back(&mut self, id: AttemptId, now: Timestamp) -> bool {
         if !self.may_give_back(id) {
             return false;
@@ -100,14 +101,14 @@ impl Scheduler {
     pub(crate) fn may_give_back(&self, id: AttemptId) -> bool {
         let Some(attempt) = self.attempts.get(&id) else { return false };
         let Some(request) = self.requests.get(&attempt.request) else { return false };
-        if !self.config.hedge.give_back || attempt.committed {
+        let Some(replica) = self.pool.replicas.get(&attempt.replica) else { return false };
+        let frees_slot = usize::from(replica.usable()) >= replica.running.len();
+        if !self.config.hedge.give_back || attempt.committed || !frees_slot {
             return false;
         }
         // Its place in the queue must be a hopeful one: that its own replica may take it again makes it so.
-        let may_return =
-            || self.pool.replicas.get(&attempt.replica).is_some_and(|replica| self.suits(replica, request));
         let may_wait = || request.given_back < MAX_GIVEN_BACK && may_run_beside(&self.config, request, 0);
-        request.copies().count() > 1 || (may_wait() && may_return())
+        request.copies().count() > 1 || (may_wait() && self.suits(replica, request))
     }
 
     /// A copy has won: its request's others are stopped. What they tried is no mark against anybody.

@@ -516,6 +516,14 @@ fn nothing_is_given_back_that_could_be_lost_by_it() {
     assert!(!rig.give_back(hidden), "its slot is of use to nobody, and it might find no other");
     rig.tell(Event::UndrainReplica { replica: rig.at(hidden) });
     assert!(rig.give_back(hidden));
+
+    let mut rig = Rig::new(config(), 0);
+    rig.ready(1, ReplicaSpec { slots: 2, ..replica_spec(1) });
+    let [first, second] = [(); 2].map(|()| rig.place(batch()).1);
+    rig.tell(Event::ReplicaUp { replica: ReplicaId(1), spec: replica_spec(1) });
+    assert!(!rig.give_back(first), "it has lost a slot: none would be free");
+    rig.end(second, Outcome::Success, true);
+    assert!(rig.give_back(first));
 }
 
 #[test]
