@@ -102,10 +102,11 @@ fn nothing_runs_twice_or_makes_room_where_that_is_switched_off_or_the_policy_is_
     (off.hedge.enabled, off.hedge.give_back) = (false, false);
     let plain = SchedulerConfig { policy: Policy::LeastBusy, ..config() };
     for config in [off, plain] {
-        let mut rig = rig(config, 2);
-        let (stuck, ..) = rig.place(guard());
-        rig.pass(seconds(100));
-        assert_eq!(rig.dispatched(stuck), None);
+        let mut late = rig(config.clone(), 2);
+        let (stuck, ..) = late.place(guard());
+        late.pass(seconds(100));
+        assert_eq!(late.dispatched(stuck), None);
+        let mut rig = rig(config, 1);
         rig.place(batch());
         let urgent = rig.ask(guard());
         assert_eq!((rig.cancelled(), rig.core.request(urgent, rig.now).map(|view| view.copies)), (vec![], Some(0)));
