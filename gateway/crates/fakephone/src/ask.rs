@@ -183,7 +183,8 @@ pub(crate) fn compose(config: &PhoneConfig, ask: &Ask, subject: &str, partial: &
             let spoken = partial.split_whitespace().count();
             // One token more than may be said, so that the limit is what ends the answer.
             let beyond = |limit: u32| spoken + limit as usize + 1;
-            let length = match (config.answer_tokens, ask.max_tokens) {
+            let told = config.told_lengths.then(|| told_length(subject)).flatten();
+            let length = match (told.or(config.answer_tokens), ask.max_tokens) {
                 (Some(length), _) => length as usize,
                 (None, Some(limit)) => beyond(limit.min(room as u32)),
                 (None, None) => USUAL_LENGTH as usize,
@@ -194,6 +195,12 @@ pub(crate) fn compose(config: &PhoneConfig, ask: &Ask, subject: &str, partial: &
     let thinking = if partial.is_empty() { config.thinking_tokens } else { 0 };
     let limit = ask.max_tokens.map_or(room, |limit| room.min(limit as usize));
     answer.after_thinking(subject, thinking).limited(limit).stopped_at(&ask.stops)
+}
+
+/// The length of answer that a message's first word asks for, as in `r17=250`.
+fn told_length(subject: &str) -> Option<u32> {
+    let first = subject.split_ascii_whitespace().next()?;
+    first.rsplit_once('=')?.1.parse().ok().filter(|length| *length > 0)
 }
 
 /// What is left of `text` after `partial`; all of it if `partial` is not its beginning.
@@ -232,6 +239,17 @@ mod tests {
         assert_eq!((answer.len(), answer.finish), (5, Finish::Length));
         let answer = say(&json!({}), "");
         assert_eq!((answer.len(), answer.finish), (32, Finish::Stop));
+    }
+
+    #[test]
+    fn an_answer_is_as_long_as_its_message_says_where_that_is_heeded() {
+        let config = PhoneConfig { told_lengths: true, ..PhoneConfig::default() };
+        for (message, length) in [("r1=7 x", 7), ("r1=7", 7), ("r1=0 x", 32), ("r1=x", 32), ("x r1=7", 32), ("", 32)] {
+            let answer = compose(&config, &ask(&json!({})), message, "", 1000);
+            assert_eq!((answer.len(), answer.finish), (length, Finish::Stop), "{message:?}");
+        }
+        let unheeded = compose(&PhoneConfig::default(), &ask(&json!({})), "r1=7 x", "", 1000);
+        assert_eq!(unheeded.len(), 32);
     }
 
     #[test]

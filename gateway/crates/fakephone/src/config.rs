@@ -122,10 +122,15 @@ pub struct PhoneConfig {
     pub seed: u64,
     /// Length of an answer that ends by itself, tokens; `None`: as long as `max_tokens` allows, or 32.
     pub answer_tokens: Option<u32>,
+    /// An answer has as many tokens as the message says that it is about, if its first word ends in `=` and a number:
+    /// for load tests that know lengths which a gateway must not be told.
+    pub told_lengths: bool,
     /// Tokens of thinking before each chat answer.
     pub thinking_tokens: u32,
     /// Tokens read between two looks at the connection (`-b`).
     pub batch_tokens: u32,
+    /// Tokens are held back for so long and come together, instead of one by one; the first comes at once. Real time.
+    pub write_interval: Duration,
     /// False for an engine that forgets every prompt.
     pub remembers_prompts: bool,
     /// What is switched on.
@@ -166,8 +171,10 @@ impl Default for PhoneConfig {
             build: "b8468-3306dbaef".to_owned(),
             seed: 1,
             answer_tokens: None,
+            told_lengths: false,
             thinking_tokens: 0,
             batch_tokens: 128,
+            write_interval: Duration::ZERO,
             remembers_prompts: true,
             features: Features { embeddings: true, rerank: true, decisions: false, metrics: true, slots: true },
             continuation: Continuation::Exact,

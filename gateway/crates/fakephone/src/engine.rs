@@ -1,21 +1,24 @@
 //! The engine: slots, a first-come queue before them, and time that passes as the phone model says.
 //!
-//! Requests that run share the processor; the shares are looked up at every batch and every token, as a real engine
-//! re-decides at every pass over the weights. Rejected: a central loop per phone that computes every next event. It
-//! would be exact between two tokens, but costs a task per phone and a wake-up of everybody at every change.
+//! A request works in steps: its overhead, a batch of its prompt, a few tokens of its answer. Each step is a task on the
+//! phone's [`Processor`](simulation::phone::Processor), so requests slow each other down behind a socket exactly as they
+//! do in virtual time. Rejected: shares looked up at the start of each step, which is what this was (a newcomer is felt
+//! only from the next step on; on a slow phone a batch takes seconds).
+
+mod bench;
 
 use crate::clock;
 use crate::config::PhoneConfig;
 use crate::stats::{Book, PhoneStats};
+use bench::{Bench, Place};
 use simulation::phone::{Load, PhoneSpeed, SlotCaches};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// How far a request may lag behind its schedule and still catch up. More is time the client did not read: lost.
-const LARGEST_LAG: Duration = Duration::from_millis(20);
+/// What runs beside a task is the processor's business: a step is described as it would be alone.
+const ALONE: Load = Load { active: 1, decoding: 1 };
 /// Tokens handed over at once when many are due, so that a fast phone still looks at its connection.
 const LARGEST_BURST: u32 = 64;
 
@@ -27,8 +30,9 @@ pub(crate) struct Engine {
     promised: u32,
     places: Arc<Semaphore>,
     caches: Mutex<SlotCaches>,
-    active: AtomicU32,
-    decoding: AtomicU32,
+    bench: Bench,
+    /// Tokens are held back at most this long, so that they come in fewer pieces.
+    write_interval: Duration,
     book: Arc<Book>,
 }
 
@@ -42,8 +46,8 @@ impl Engine {
             promised: config.promised_places() as u32,
             places: Arc::new(Semaphore::new(places)),
             caches: Mutex::new(SlotCaches::new(usize::from(config.slots.max(1)).min(places), config.remembers_prompts)),
-            active: AtomicU32::new(0),
-            decoding: AtomicU32::new(0),
+            bench: Bench::new(config.speed, config.time_scale),
+            write_interval: config.write_interval,
             book,
         }
     }
@@ -67,6 +71,11 @@ impl Engine {
         self.caches().forget();
     }
 
+    /// Goes on at this share of its own speed.
+    pub(crate) fn set_pace(&self, pace: f64) {
+        self.bench.set_pace(pace);
+    }
+
     /// Waits in line for a place, then takes the slot that suits the prompt best.
     pub(crate) async fn seat(self: &Arc<Self>, prompt: Vec<u32>) -> Seat {
         let mut line = InLine::join(self);
@@ -78,7 +87,7 @@ impl Engine {
             }
         };
         let choice = self.caches().take(&prompt);
-        self.active.fetch_add(1, Ordering::Relaxed);
+        let place = self.bench.sit();
         let cached = choice.map_or(0, |choice| choice.cached);
         line.leave(|stats| {
             stats.running_now += 1;
@@ -89,6 +98,7 @@ impl Engine {
         let now = clock::now();
         Seat {
             engine: self.clone(),
+            place,
             permit,
             slot: choice.map(|choice| choice.slot),
             prompt_tokens: prompt.len(),
@@ -97,14 +107,10 @@ impl Engine {
             read: cached,
             written: 0,
             decoding: false,
-            due: now,
+            owed: 0.0,
             started: now,
             first_token: None,
         }
-    }
-
-    fn load(&self) -> Load {
-        Load { active: self.active.load(Ordering::Relaxed), decoding: self.decoding.load(Ordering::Relaxed) }
     }
 }
 
@@ -164,6 +170,7 @@ pub(crate) struct Progress {
 #[derive(Debug)]
 pub(crate) struct Seat {
     engine: Arc<Engine>,
+    place: Place,
     permit: Option<OwnedSemaphorePermit>,
     slot: Option<usize>,
     held: Vec<u32>,
@@ -172,7 +179,9 @@ pub(crate) struct Seat {
     read: usize,
     written: u32,
     decoding: bool,
-    due: Instant,
+    /// Of tokens that were handed over before their time, seconds alone.
+    owed: f64,
+    /// Since when it reads.
     started: Instant,
     first_token: Option<Instant>,
 }
@@ -212,9 +221,11 @@ impl Seat {
         }
     }
 
-    /// Lets the overhead of a request pass.
+    /// Lets the overhead of a request pass. An engine's own account of its reading begins after it.
     pub(crate) async fn prepare(&mut self) {
-        self.spend(self.engine.speed.overhead_seconds).await;
+        let seconds = self.engine.speed.overhead_seconds;
+        self.engine.bench.work(&self.place, seconds).await;
+        self.started = clock::now();
     }
 
     /// Reads one more batch of the prompt; false when it has been read whole.
@@ -223,34 +234,52 @@ impl Seat {
             return false;
         }
         let to = (self.read + self.engine.batch_tokens).min(self.prompt_tokens);
-        let seconds = self.engine.speed.prefill_seconds(self.read as f64, to as f64, self.engine.load());
-        self.spend(seconds).await;
+        let seconds = self.engine.speed.prefill_seconds(self.read as f64, to as f64, ALONE);
+        self.engine.bench.work(&self.place, seconds).await;
         self.read = to;
         true
     }
 
-    /// Waits for the next token and says how many are due by then, at most `limit` and at least one.
+    /// Waits for the next tokens and says how many there are, at most `limit` and at least one.
+    ///
+    /// Where tokens come in pieces, the first one comes at once: the model found it when it had read the prompt. What it
+    /// costs is made up for with the next piece.
     pub(crate) async fn write_tokens(&mut self, limit: u32) -> u32 {
         if !self.decoding {
             self.decoding = true;
             self.first_token = Some(clock::now());
-            self.engine.decoding.fetch_add(1, Ordering::Relaxed);
+            self.engine.bench.write(&self.place);
         }
-        let seconds = self.token_seconds(self.written);
-        self.spend(seconds).await;
-        let now = clock::now();
-        let mut count = 1;
+        let in_pieces = !self.engine.write_interval.is_zero();
+        if in_pieces && self.written == 0 && limit > 1 {
+            self.owed = self.seconds_of(0, 1);
+            return self.wrote(1);
+        }
+        let mut count = if in_pieces { self.piece(limit) } else { 1 };
+        let seconds = std::mem::take(&mut self.owed) + self.seconds_of(self.written, count);
+        self.engine.bench.work(&self.place, seconds).await;
         while count < limit.min(LARGEST_BURST) {
-            let due = self.due + self.scaled(self.token_seconds(self.written + count));
-            if due > now {
+            let next = self.seconds_of(self.written + count, 1);
+            if !self.engine.bench.catch_up(&self.place, next) {
                 break;
             }
-            self.due = due;
             count += 1;
         }
+        self.wrote(count)
+    }
+
+    fn wrote(&mut self, count: u32) -> u32 {
         self.written += count;
         self.engine.book.update(|stats| stats.written_tokens += u64::from(count));
         count
+    }
+
+    /// Tokens that come within the interval between two pieces.
+    fn piece(&self, limit: u32) -> u32 {
+        let interval = self.engine.write_interval.as_secs_f64() * self.engine.time_scale;
+        let tokens = interval / self.seconds_of(self.written, 1);
+        // Saturates, for phones that take no time.
+        (tokens as u32).clamp(1, limit.max(1))
     }
 
     /// Notes what was written, so that a later turn of the conversation finds it in the slot.
@@ -258,25 +287,10 @@ impl Seat {
         self.held.extend(tokens);
     }
 
-    fn token_seconds(&self, index: u32) -> f64 {
-        let context = self.prompt_tokens as f64 + f64::from(index);
-        self.engine.speed.decode_seconds(context, 1.0, self.engine.load())
-    }
-
-    fn scaled(&self, model_seconds: f64) -> Duration {
-        Duration::try_from_secs_f64(model_seconds / self.engine.time_scale).unwrap_or(Duration::ZERO)
-    }
-
-    /// Lets time of the phone model pass, on a schedule, so that timer slack does not add up over tokens.
-    async fn spend(&mut self, model_seconds: f64) {
-        let now = clock::now();
-        let earliest = now.checked_sub(LARGEST_LAG).unwrap_or(now);
-        self.due = self.due.max(earliest) + self.scaled(model_seconds);
-        if self.due > now {
-            tokio::time::sleep_until(self.due).await;
-        } else {
-            tokio::task::yield_now().await;
-        }
+    /// What `count` tokens after the first `written` take alone.
+    fn seconds_of(&self, written: u32, count: u32) -> f64 {
+        let context = self.prompt_tokens as f64 + f64::from(written);
+        self.engine.speed.decode_seconds(context, f64::from(count), ALONE)
     }
 }
 
@@ -289,10 +303,7 @@ impl Drop for Seat {
         if let Some(slot) = self.slot {
             self.engine.caches().put_back(slot, held);
         }
-        self.engine.active.fetch_sub(1, Ordering::Relaxed);
-        if self.decoding {
-            self.engine.decoding.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.engine.bench.leave(&self.place);
         self.engine.book.update(|stats| stats.running_now -= 1);
         drop(self.permit.take());
     }

@@ -144,6 +144,12 @@ impl PhoneHandle {
         self.0.phone.kill();
     }
 
+    /// Reads and writes at this share of its own speed from now on, what runs included: heat, or another app. 0 stands
+    /// still.
+    pub fn set_pace(&self, pace: f64) {
+        self.0.phone.engine.set_pace(pace);
+    }
+
     /// The engine starts again, with empty caches, loading its model.
     pub fn revive(&self) {
         self.0.phone.revive();

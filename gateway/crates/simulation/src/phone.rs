@@ -10,7 +10,9 @@
 //! streams share the processor, with some gain, because one pass over the weights serves them all.
 
 mod cache;
+mod processor;
 mod speed;
 
 pub use cache::{SlotCaches, SlotChoice, common_prefix};
+pub use processor::{Processor, Stretch, Task};
 pub use speed::{Load, ModelSpeed, PhoneSpeed, UnknownSpeed};

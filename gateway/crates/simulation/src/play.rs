@@ -15,11 +15,14 @@ mod truth;
 
 use std::sync::Arc;
 
+use scheduler::Rates;
+
+use self::{beliefs::Beliefs, ending::Ending, others::Way, player::Kind};
 pub use self::{
     figures::{ClassFigures, KeyFigures, Played, WasteShares},
     player::{Player, UnknownPlayer},
+    stage::Progress,
 };
-use self::{others::Way, player::Kind};
 use crate::{
     bounds::{ClassBounds, bounds},
     scenario::Scenario,
@@ -55,6 +58,17 @@ impl<'a> Run<'a> {
             Kind::Central => others::play(self.scenario, &self.workload, &Way::Central),
         };
         tally::played(self, player, ending)
+    }
+
+    /// The figures of a play that happened elsewhere, such as behind real sockets: what became of each request, by its
+    /// number, and when it was over, seconds. What the phones did in vain is not known of it.
+    pub fn figures(&self, player: &Player, requests: Vec<Progress>, end: f64) -> Played {
+        tally::played(self, player, Ending { requests, end, ..Ending::default() })
+    }
+
+    /// Reading and writing speeds that the core is told of the phones before it has measured any, tokens per second.
+    pub fn priors(&self) -> Vec<Rates> {
+        asks::priors(self.scenario, &Beliefs::draw(self.scenario, &self.workload))
     }
 }
 

@@ -25,6 +25,8 @@ struct Slot {
     busy: bool,
     /// The use counter's value when the slot was last taken or returned; 0 when never.
     used: u64,
+    /// What it is busy with is from before the engine's last start.
+    bygone: bool,
 }
 
 /// All slots of one phone.
@@ -58,6 +60,7 @@ impl SlotCaches {
         self.uses += 1;
         let slot = &mut self.slots[index];
         slot.busy = true;
+        slot.bygone = false;
         slot.used = self.uses;
         Some(SlotChoice { slot: index, cached: found.min(prompt.len().saturating_sub(1)) })
     }
@@ -69,7 +72,7 @@ impl SlotCaches {
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.busy = false;
             slot.used = used;
-            slot.tokens = tokens;
+            slot.tokens = if slot.bygone { Vec::new() } else { tokens };
         }
     }
 
@@ -78,10 +81,11 @@ impl SlotCaches {
         self.slots.iter().map(|slot| slot.busy)
     }
 
-    /// Empties every cache, as a restart of the engine does. Busy slots stay busy.
+    /// Empties every cache, as a restart of the engine does. Busy slots stay busy; what they are busy with leaves nothing.
     pub fn forget(&mut self) {
         for slot in &mut self.slots {
             slot.tokens = Vec::new();
+            slot.bygone = slot.busy;
         }
     }
 }
@@ -153,5 +157,10 @@ mod tests {
         caches.put_back(0, prompt.clone());
         caches.forget();
         assert_eq!(caches.take(&prompt), Some(SlotChoice { slot: 0, cached: 0 }));
+        caches.forget();
+        caches.put_back(0, prompt.clone());
+        assert_eq!(caches.take(&prompt), Some(SlotChoice { slot: 0, cached: 0 }), "it was read before the restart");
+        caches.put_back(0, prompt.clone());
+        assert_eq!(caches.take(&prompt), Some(SlotChoice { slot: 0, cached: 19 }));
     }
 }

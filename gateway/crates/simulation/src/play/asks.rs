@@ -45,13 +45,9 @@ pub(super) fn replicas(
     beliefs: &Beliefs,
     setup: &CoreSetup,
 ) -> Vec<(ReplicaId, ReplicaSpec)> {
-    let model = &scenario.model;
-    let phones = workload.phones.iter().zip(&beliefs.speeds).zip(0..);
-    let told = phones.map(|((phone, (reads, writes)), number)| {
-        let prior = setup.prior.map(|factor| Rates {
-            prefill: factor * reads * model.prefill_tokens_per_second,
-            decode: factor * writes * model.decode_tokens_per_second,
-        });
+    let phones = workload.phones.iter().zip(priors(scenario, beliefs)).zip(0..);
+    let told = phones.map(|((phone, told), number)| {
+        let prior = setup.prior.map(|factor| Rates { prefill: factor * told.prefill, decode: factor * told.decode });
         let spec = ReplicaSpec {
             models: vec![MODEL],
             routes: RouteSet(1 << ROUTE),
@@ -61,6 +57,16 @@ pub(super) fn replicas(
             prior,
         };
         (ReplicaId(number), spec)
+    });
+    told.collect()
+}
+
+/// The speeds of the phones, tokens per second, as a gateway is told them before it has measured any.
+pub(super) fn priors(scenario: &Scenario, beliefs: &Beliefs) -> Vec<Rates> {
+    let model = &scenario.model;
+    let told = beliefs.speeds.iter().map(|(reads, writes)| Rates {
+        prefill: reads * model.prefill_tokens_per_second,
+        decode: writes * model.decode_tokens_per_second,
     });
     told.collect()
 }

@@ -1,15 +1,13 @@
 //! A phone at work: slots with prompt caches, and one processor that they share.
 //!
-//! Each request in a slot first reads, then writes. What it has left is counted in seconds that it would take alone at the
-//! phone's full speed; how fast these pass depends on what runs beside it and on the phone's present speed. Both change at
-//! moments only, so between two of them everything is a straight line, and the next end of a phase is known in advance.
+//! Each request in a slot first reads, then writes, at the pace that [`Processor`] accounts for.
 //!
 //! The caches follow `phone::SlotCaches`, with a prompt's segments in the place of its tokens: a scenario plays thousands
 //! of prompts of thousands of tokens. A slot is chosen as llama-server does: longest common prefix, if that is at least a
 //! tenth of the prompt, else an empty slot, else the one unused for longest.
 
 use crate::{
-    phone::{Load, PhoneSpeed},
+    phone::{Load, PhoneSpeed, Processor, Task},
     workload::{PhoneSpec, Prompt},
 };
 
@@ -38,19 +36,22 @@ pub(super) struct Job {
     pub(super) started: f64,
     /// When it had read.
     pub(super) read: Option<f64>,
-    /// Of its present phase, alone at full speed.
-    left: f64,
+    /// Its present phase.
+    task: Task,
     /// Reading, the fixed overhead included, and writing: alone on this phone at full speed.
     alone: [f64; 2],
     /// The same without the overhead on the reference phone.
     reference: [f64; 2],
     /// The phone's time that it got while reading.
     pub(super) reading_share: f64,
-    /// Its phone failed.
-    pub(super) lost: bool,
 }
 
 impl Job {
+    /// Its phone failed.
+    pub(super) const fn is_lost(&self) -> bool {
+        self.task.lost
+    }
+
     /// Reading what was not cached, on the reference phone.
     pub(super) const fn reference_reading(&self) -> f64 {
         self.reference[0]
@@ -68,7 +69,7 @@ impl Job {
     /// Of its present phase.
     fn share_done(&self) -> f64 {
         let whole = self.alone[usize::from(self.read.is_some())];
-        if whole > 0.0 { (1.0 - self.left.max(0.0) / whole).clamp(0.0, 1.0) } else { 1.0 }
+        if whole > 0.0 { (1.0 - self.task.left.max(0.0) / whole).clamp(0.0, 1.0) } else { 1.0 }
     }
 
     /// Prompt tokens that its slot holds now.
@@ -98,34 +99,29 @@ struct Slot {
 
 #[derive(Clone, Debug)]
 pub(super) struct Phone {
-    speed: PhoneSpeed,
+    processor: Processor,
     remembers: bool,
     slots: Vec<Slot>,
-    /// Present speed as a share of its own; keeps its value while the phone is down.
-    factor: f64,
-    up: bool,
-    /// Everything is as it was at this time, seconds.
-    now: f64,
 }
 
 impl Phone {
     pub(super) fn new(speed: PhoneSpeed, spec: &PhoneSpec) -> Self {
         let slots = vec![Slot::default(); spec.slots];
-        Self { speed, remembers: spec.remembers, slots, factor: 1.0, up: true, now: 0.0 }
+        Self { processor: Processor::new(speed), remembers: spec.remembers, slots }
     }
 
-    pub(super) const fn is_up(&self) -> bool {
-        self.up
+    pub(super) fn is_up(&self) -> bool {
+        self.processor.pace() > 0.0
     }
 
     /// Its own speed.
     pub(super) const fn speed(&self) -> &PhoneSpeed {
-        &self.speed
+        self.processor.speed()
     }
 
-    /// Present speed as a share of its own, while it is up.
+    /// Present speed as a share of its own; 0 while it is down.
     pub(super) const fn factor(&self) -> f64 {
-        self.factor
+        self.processor.pace()
     }
 
     /// Its prompt cache works.
@@ -143,61 +139,34 @@ impl Phone {
     }
 
     fn load(&self) -> Load {
-        let mut load = Load::default();
-        for job in self.jobs() {
-            load.active += 1;
-            load.decoding += u32::from(job.read.is_some());
-        }
-        load
-    }
-
-    /// The share of the phone's time that a reader and a writer get.
-    fn shares(&self) -> [f64; 2] {
-        let load = self.load();
-        [1.0 / f64::from(load.active.max(1)), self.speed.decode_share(load)]
+        Load::of(self.jobs().map(|job| &job.task))
     }
 
     /// Lets time pass.
     pub(super) fn advance(&mut self, now: f64) {
-        let length = now - self.now;
-        self.now = now;
-        if length <= 0.0 {
-            return;
-        }
-        let shares = self.shares();
-        let speed = if self.up { self.factor } else { 0.0 };
+        let stretch = self.processor.advance(now, self.load());
         for job in self.slots.iter_mut().filter_map(|slot| slot.job.as_mut()) {
-            let share = shares[usize::from(job.read.is_some())];
             if job.read.is_none() {
-                job.reading_share += share * length;
+                job.reading_share += stretch.reading();
             }
-            if !job.lost {
-                job.left -= share * speed * length;
-            }
+            job.task.pass(&stretch);
         }
     }
 
     /// How long until a phase of a job ends; `None` if none will as things are.
     pub(super) fn next(&self) -> Option<f64> {
-        if !self.up {
-            return None;
-        }
-        let shares = self.shares();
-        let left = self.jobs().filter(|job| !job.lost).map(|job| {
-            let share = shares[usize::from(job.read.is_some())];
-            job.left.max(0.0) / (share * self.factor)
-        });
-        left.min_by(f64::total_cmp)
+        let load = self.load();
+        self.jobs().filter_map(|job| self.processor.lasts(&job.task, load)).min_by(f64::total_cmp)
     }
 
     /// What each slot's job is to be told after `advance`, slot by slot.
     pub(super) fn ripe(&mut self, slot: usize) -> Option<Ripe> {
-        let now = self.now;
+        let now = self.processor.now();
         let slot = self.slots.get_mut(slot)?;
-        let job = slot.job.as_mut().filter(|job| !job.lost && job.left <= REST)?;
+        let job = slot.job.as_mut().filter(|job| !job.task.lost && job.task.left <= REST)?;
         if job.read.is_none() {
             job.read = Some(now);
-            job.left = job.alone[1];
+            job.task = Task { left: job.alone[1], writes: true, lost: false };
             return Some(Ripe::Read(*job));
         }
         let job = slot.job.take()?;
@@ -209,24 +178,24 @@ impl Phone {
     /// Takes a request; `None` if all slots are busy. One that comes while the phone is down is lost, and nobody knows yet.
     pub(super) fn start(&mut self, order: Order, now: f64) -> Option<&Job> {
         self.advance(now);
+        let (up, speed) = (self.is_up(), *self.speed());
         let index = self.best_slot(&order.prompt)?;
         let tokens = order.prompt.tokens();
         let slot = self.slots.get_mut(index)?;
         let found = slot.cache.as_ref().map_or(0, |cache| cache.common(&order.prompt));
         let cached = if self.remembers { found.min(tokens.saturating_sub(1)) } else { 0 };
         let (from, to, output) = (f64::from(cached), f64::from(tokens), f64::from(order.output));
-        let model = &self.speed.model;
-        let reading = self.speed.overhead_seconds + self.speed.prefill_seconds(from, to, ALONE);
+        let model = &speed.model;
+        let reading = speed.overhead_seconds + speed.prefill_seconds(from, to, ALONE);
         let job = Job {
             order,
             cached,
             started: now,
             read: None,
-            left: reading,
-            alone: [reading, self.speed.decode_seconds(to, output, ALONE)],
+            task: Task { left: reading, writes: false, lost: !up },
+            alone: [reading, speed.decode_seconds(to, output, ALONE)],
             reference: [model.prefill_seconds(from, to), model.decode_seconds(to, output)],
             reading_share: 0.0,
-            lost: !self.up,
         };
         slot.used = now;
         Some(slot.job.insert(job))
@@ -251,11 +220,11 @@ impl Phone {
     /// Stops a copy. The slot keeps what has been read; `None` if the copy is not here.
     pub(super) fn stop(&mut self, copy: u64, now: f64) -> Option<Job> {
         self.advance(now);
-        let up = self.up;
+        let up = self.is_up();
         let holds = |slot: &&mut Slot| slot.job.as_ref().is_some_and(|job| job.order.copy == copy);
         let slot = self.slots.iter_mut().find(holds)?;
         let job = slot.job.take()?;
-        if up && !job.lost {
+        if up && !job.task.lost {
             slot.cache = Some(job.order.prompt.truncated(job.held()));
             slot.used = now;
         }
@@ -265,16 +234,15 @@ impl Phone {
     /// Changes its speed; 0 is down. Going down loses all jobs and caches: gives what had been done of the jobs, if so.
     pub(super) fn change(&mut self, factor: f64, now: f64) -> Option<f64> {
         self.advance(now);
+        self.processor.set_pace(factor);
         if factor > 0.0 {
-            (self.up, self.factor) = (true, factor);
             return None;
         }
-        self.up = false;
         let mut lost = 0.0;
         for slot in &mut self.slots {
             slot.cache = None;
-            if let Some(job) = slot.job.as_mut().filter(|job| !job.lost) {
-                job.lost = true;
+            if let Some(job) = slot.job.as_mut().filter(|job| !job.task.lost) {
+                job.task.lost = true;
                 lost += job.work();
             }
         }
@@ -284,18 +252,17 @@ impl Phone {
     /// Takes the lost jobs out of their slots: someone noticed.
     pub(super) fn take_lost(&mut self, now: f64) -> Vec<Job> {
         self.advance(now);
-        let lost = |slot: &mut Slot| slot.job.take_if(|job| job.lost);
+        let lost = |slot: &mut Slot| slot.job.take_if(|job| job.task.lost);
         self.slots.iter_mut().filter_map(lost).collect()
     }
 
     /// Seconds of reading and writing left to a copy at that moment, alone at the phone's present speed; `None` if it is
     /// not here, or lost.
     pub(super) fn remaining(&self, copy: u64, now: f64) -> Option<(f64, f64)> {
-        let job = self.jobs().find(|job| job.order.copy == copy).filter(|job| !job.lost && self.up)?;
-        let share = self.shares()[usize::from(job.read.is_some())];
-        let left = (job.left - share * self.factor * (now - self.now)).max(0.0);
+        let job = self.jobs().find(|job| job.order.copy == copy).filter(|job| !job.task.lost && self.is_up())?;
+        let left = self.processor.left_after(&job.task, self.load(), now - self.processor.now());
         let (reading, writing) = if job.read.is_some() { (0.0, left) } else { (left, job.alone[1]) };
-        Some((reading / self.factor, writing / self.factor))
+        Some((reading / self.factor(), writing / self.factor()))
     }
 }
 

@@ -63,16 +63,19 @@ pub(super) struct Work {
     pub(super) cold: f64,
 }
 
-/// What has become of a request. Seconds.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Progress {
-    pub(super) arrived: Option<f64>,
-    pub(super) first_token: Option<f64>,
-    pub(super) answered: Option<f64>,
+/// What has become of a request. Times are seconds since the start of the play; `None` if it has not come to that.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// When it came.
+    pub arrived: Option<f64>,
+    /// When the first token of its answer came.
+    pub first_token: Option<f64>,
+    /// When the whole answer was there.
+    pub answered: Option<f64>,
     /// Prompt tokens that the answering phone had cached.
-    pub(super) cached: u32,
-    /// Slot time between the end of the warm-up and the horizon.
-    pub(super) slot_seconds: f64,
+    pub cached: u32,
+    /// Slot time that it had between the end of the warm-up and the horizon, seconds.
+    pub slot_seconds: f64,
 }
 
 #[derive(Debug)]
@@ -339,7 +342,7 @@ impl Stage {
         self.count_slot_time(&job, now);
         match why {
             // Its work has been counted when its phone failed.
-            _ if job.lost => {}
+            _ if job.is_lost() => {}
             Stop::HedgeLost => self.work.hedged += job.work(),
             Stop::Preempted => self.work.preempted += job.work(),
         }

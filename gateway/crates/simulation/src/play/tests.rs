@@ -97,3 +97,25 @@ fn what_is_not_answered_in_the_end_counts_to_the_end() {
         assert!((played.end - scenario.until_s()).abs() < 1.0, "{name} ended at {}", played.end);
     }
 }
+
+#[test]
+fn a_play_that_happened_elsewhere_is_measured_as_one_that_happened_here() {
+    let scenario = small(|scenario| scenario.warmup_s = 0.0);
+    let run = Run::new(&scenario, 0);
+    let served = run.workload.requests.iter().map(|request| {
+        let after = |seconds: f64| request.arrival().map(|time| time + seconds);
+        let cached = request.spared() / 2;
+        Progress { arrived: after(0.0), first_token: after(1.0), answered: after(3.0), cached, ..Progress::default() }
+    });
+    let mut served: Vec<Progress> = served.collect();
+    let player = Player::named("default").expect("a player");
+    let played = run.figures(&player, served.clone(), 1000.0);
+    let class = &played.classes[0];
+    assert_eq!((class.requests, class.unfinished), (served.len(), 0));
+    assert!((class.mean - 3.0).abs() < 1e-9 && (class.ttft_p99 - 1.0).abs() < 1e-9, "{class:?}");
+    assert!((0.45..=0.5).contains(&class.reuse), "{}", class.reuse);
+    served[0].answered = None;
+    assert_eq!(run.figures(&player, served, 1000.0).classes[0].unfinished, 1);
+    assert_eq!(run.priors().len(), run.workload.phones.len());
+    assert!(run.priors().iter().all(|rates| rates.prefill > rates.decode && rates.decode > 0.0));
+}

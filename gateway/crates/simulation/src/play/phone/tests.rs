@@ -30,7 +30,7 @@ fn order(copy: u64, template: u64) -> Order {
 fn run(phone: &mut Phone) -> Vec<(f64, u64, bool)> {
     let mut seen = Vec::new();
     while let Some(length) = phone.next() {
-        let now = phone.now + length;
+        let now = phone.processor.now() + length;
         phone.advance(now);
         for slot in 0..phone.slots() {
             match phone.ripe(slot) {
@@ -117,11 +117,11 @@ fn a_stopped_copy_leaves_in_its_slot_what_it_has_read() {
 fn the_warmest_slot_is_taken_then_an_empty_one_then_the_oldest() {
     let mut phone = phone(3, true);
     for (copy, template) in [(1, 7), (2, 8)] {
-        phone.start(order(copy, template), phone.now);
+        phone.start(order(copy, template), phone.processor.now());
         run(&mut phone);
     }
     let slots = |phone: &Phone| phone.slots.iter().map(|slot| slot.job.map(|job| job.order.copy)).collect::<Vec<_>>();
-    let now = phone.now;
+    let now = phone.processor.now();
     phone.start(order(3, 8), now);
     assert_eq!(slots(&phone), [None, Some(3), None], "warm");
     phone.start(order(4, 9), now);
