@@ -103,7 +103,7 @@ impl Gateway {
         let place = self.dispatcher.submit(spec.clone());
         if wants_progress && request.stream {
             let (dispatcher, request) = (Arc::clone(&self.dispatcher), place.request());
-            exchange.tell_progress(move || dispatcher.explain(request)?.wait);
+            exchange.tell_progress(move || dispatcher.remaining_wait(request));
         }
         let entry = self.live.enter(
             LiveRequest {

@@ -113,6 +113,11 @@ impl Dispatcher {
         self.lock().scheduler.explain(request, clock::now())
     }
 
+    /// How long a waiting request will still wait; `None` once it runs.
+    pub fn remaining_wait(&self, request: RequestId) -> Option<Duration> {
+        self.lock().scheduler.remaining_wait(request, clock::now())
+    }
+
     /// How long a request that arrived now would wait for a slot.
     pub fn estimate_wait(&self, model: ModelId, class: Class) -> Duration {
         self.lock().scheduler.estimate_wait(model, class, clock::now())

@@ -9,7 +9,7 @@ use crate::{
     id::{ModelId, RequestId},
     model_pool::ModelPool,
     replica::Standing,
-    request::Request,
+    request::{Phase, Request},
     scheduler::Scheduler,
     selection::UNMEASURED_SERVICE,
     speed::overall,
@@ -33,6 +33,13 @@ impl Scheduler {
             return Duration::ZERO;
         }
         self.drained(model, class, pool, self.queued(model, class), ahead, now)
+    }
+
+    /// How long a waiting request will still wait; `None` once it runs or has ended. Much cheaper than to explain it: every
+    /// waiting client may ask now and then.
+    pub fn remaining_wait(&self, id: RequestId, now: Timestamp) -> Option<Duration> {
+        let request = self.requests.get(&id)?;
+        matches!(request.phase, Phase::Waiting { .. }).then(|| self.wait_of(request, now))
     }
 
     /// The same for a request that waits: what is before it, not behind it.
