@@ -20,7 +20,7 @@ FAILED = "no_capacity|queue_full|overloaded|deadline_exceeded|upstream_error|dra
 # States in which a replica gets new work.
 SERVING = "ready|suspect|probation"
 # Ends of attempts that say nothing against their replica.
-NOT_ITS_FAULT = "ok|client_gone|panic|cancelled|local|request_fault|context_exceeded"
+NOT_ITS_FAULT = "ok|client_gone|panic|cancelled|hedge_lost|given_back|local|request_fault|context_exceeded"
 
 OF_MODEL = 'model=~"$model"'
 OF_REQUEST = 'model=~"$model",class=~"$class"'
@@ -151,6 +151,8 @@ def overview():
         lines("Why do attempts move to another replica?",
               [("sum by (phase, reason) (rate(huntgroup_failovers_total[$__rate_interval]))", "{{phase}}: {{reason}}")],
               "Failovers per second, unseen by clients. connect: nobody there; head: no answer began; body: it broke before content.", "ops", stack=True),
+        lines("Are second copies worth it?", [("sum by (outcome) (rate(huntgroup_hedges_total[$__rate_interval]))", "{{outcome}}")],
+              "Second copies of late requests per second. Mostly lost: they cost phones and help nobody, lower scheduler.hedge_share.", "ops", stack=True),
         lines("How do attempts end?", [("sum by (outcome) (rate(huntgroup_attempts_total[$__rate_interval]))", "{{outcome}}")],
               "Attempts per second over all replicas.", "ops", stack=True),
         lines("How long would a new request wait?",

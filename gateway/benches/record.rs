@@ -22,10 +22,10 @@ fn main() {
         let mut record = RequestRecord::new(Arc::clone(&telemetry), Arc::clone(&id), Route::ChatCompletions);
         record.identify(Arc::clone(&tenant), Arc::clone(&model), Class::Standard);
         record.queued();
-        record.dispatched(&replica);
+        let attempt = record.dispatched(&replica, false);
         record.first_token();
         record.usage(100, 20, 0, false);
-        record.attempt_ended("ok");
+        record.attempt_ended(attempt, "ok");
         record.status(200);
         record.outcome(RequestOutcome::Ok);
     }

@@ -29,7 +29,7 @@ use crate::{
     auth::{AuthSetupError, Authenticator},
     clock,
     config::{Config, Overrides},
-    dispatch::Dispatcher,
+    dispatch::{Dispatcher, Record},
     fleet::Fleet,
     gateway::Gateway,
     listener::{Certificate, CertificateError, Door},
@@ -86,6 +86,9 @@ pub enum AppError {
     /// The transport.
     #[error("listener: {0}")]
     Transport(Box<pingora::Error>),
+    /// The scheduler's record.
+    #[error("scheduler.record {0}: {1}")]
+    Record(PathBuf, std::io::Error),
     /// The process id file.
     #[error("server.pid_file {0}: {1}")]
     PidFile(PathBuf, std::io::Error),
@@ -177,7 +180,7 @@ impl Parts {
         });
         let upstream = Arc::new(Upstream::new(&config.pool)?);
         let auth = Arc::new(Authenticator::new(config, &store)?);
-        let dispatcher = Arc::new(Dispatcher::new(config.scheduler(auth.shares()), seed()));
+        let dispatcher = Arc::new(dispatcher(config, &auth)?);
         let fleet = Fleet::new(
             config,
             Arc::clone(&dispatcher),
@@ -257,6 +260,7 @@ impl BackgroundService for Beside {
         drop(shutdown.wait_for(|stopping| *stopping).await);
         drain(&gateway).await;
         tasks.stop(TASKS_LIMIT).await;
+        gateway.dispatcher.end_record();
         tracing::info!("drained; goodbye");
         leave();
     }
@@ -328,6 +332,15 @@ fn admin_listener(address: SocketAddr, upgrade: bool) -> Result<TcpListener, App
         Ok(TcpListener::from(socket))
     };
     socket().map_err(|source| AppError::Listen { what: "admin.listen", address, source })
+}
+
+/// The scheduler, and its record where the operator wants one.
+fn dispatcher(config: &Config, auth: &Authenticator) -> Result<Dispatcher, AppError> {
+    let (core, seed) = (config.scheduler(auth.shares()), seed());
+    let begin =
+        |path: &PathBuf| Record::create(path, &core, seed).map_err(|error| AppError::Record(path.clone(), error));
+    let record = config.scheduler.record.as_ref().map(begin).transpose()?;
+    Ok(Dispatcher::new(core, seed, record))
 }
 
 /// Drives every random choice of the scheduler; another one in each run.

@@ -173,11 +173,6 @@ impl Held {
         Self { bytes: 0, max: self.max, counted: Arc::clone(&self.counted) }
     }
 
-    /// Keeps what `part` holds as long as this.
-    pub fn join(&mut self, mut part: Self) {
-        self.bytes += std::mem::take(&mut part.bytes);
-    }
-
     /// Takes room for more.
     pub fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
         let bytes = bytes as u64;

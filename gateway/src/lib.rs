@@ -10,6 +10,7 @@ pub mod pipeline;
 pub mod auth;
 pub mod dispatch;
 pub mod explain;
+pub mod race;
 pub mod ratelimit;
 pub mod refusal;
 pub mod relay;

@@ -5,12 +5,13 @@
 use std::{pin::pin, sync::Arc};
 
 use http::header;
-use openai_wire::Route;
-use scheduler::{Outcome, RequestSpec};
+use openai_wire::{AnswerStream, Route};
+use pingora::http::ResponseHeader;
+use scheduler::{CancelReason, Outcome, RequestSpec};
 
 use crate::{
     auth::Tenant,
-    dispatch::{Grant, Place},
+    dispatch::{Grant, Place, Shed},
     error::{ApiError, shown},
     fleet::Replica,
     gateway::{Gateway, Held},
@@ -18,11 +19,15 @@ use crate::{
     live::{Entry, LiveRequest},
     models,
     pressure::Level,
+    race::{Race, Turn},
     ratelimit::{Permit, Queued},
     refusal::{Stop, cancelled, refused},
-    relay::{self, Answer, Attempt, Failed, Finished, Unfinished, head::Facts},
+    relay::{self, Attempt, Broken, Client, Decided, Failed, Finished, Shape, Stream, Unfinished, head::Facts},
     request,
-    telemetry::{OTHER, RequestOutcome, RequestRecord},
+    telemetry::{
+        AttemptRecord, OTHER, RequestOutcome, RequestRecord,
+        names::{OUTCOME_CANCELLED, OUTCOME_CLIENT_GONE, OUTCOME_GIVEN_BACK, OUTCOME_HEDGE_LOST, OUTCOME_OK},
+    },
 };
 
 impl Gateway {
@@ -93,10 +98,14 @@ impl Gateway {
             .charge(u64::from(spec.prompt_tokens) + u64::from(spec.max_output.unwrap_or(request::USUAL_ANSWER)))
             .map_err(ApiError::from)?;
         let facts = Facts { id: &Arc::clone(exchange.id()), permit: Some(permit) };
+        let shape = Shape::new(&request, spec.prompt_tokens, exchange.id(), &self.config().streams);
         if request.stream {
             exchange.keep_stream_warm(|| relay::head::stream(&facts));
         } else {
             exchange.keep_plain_warm(|| relay::head::plain(200, &facts));
+        }
+        if let Some(filler) = shape.filler() {
+            exchange.set_filler(filler);
         }
         let queued = permit.enqueue().map_err(ApiError::from)?;
         record.queued();
@@ -118,23 +127,25 @@ impl Gateway {
             },
             exchange.cancel_signal(),
         );
-        let answer = Answer::new(&request, spec.prompt_tokens, exchange, &self.config().streams);
-        let (spec, place, facts, entry, held) = (&spec, &place, &facts, &entry, &mut held);
-        let mut hunt = Hunt {
-            gateway: self,
-            exchange,
-            record,
-            spec,
-            place,
-            facts,
-            entry,
-            held,
-            answer,
-            queued: Some(queued),
-            last: None,
+        let used = {
+            let mut hunt = Hunt {
+                gateway: self,
+                exchange,
+                record,
+                spec: &spec,
+                place: &place,
+                facts: &facts,
+                entry: &entry,
+                held: &held,
+                shape: &shape,
+                race: Race::default(),
+                begun: None,
+                queued: Some(queued),
+                last: None,
+            };
+            hunt.run().await.map_err(|stop| self.in_shape(stop, hunt.exchange, &shape, hunt.begun.as_ref()))
         };
-        let used = hunt.run().await.map_err(|stop| self.in_shape(stop, hunt.exchange, &hunt.answer));
-        if used.is_err() && hunt.record.attempts() == 0 {
+        if used.is_err() && record.attempts() == 0 {
             // No replica saw it: its tokens were not used.
             permit.settle(Some(0));
         }
@@ -151,7 +162,17 @@ impl Gateway {
     }
 }
 
-/// A request that waits for a slot or runs on one.
+/// A copy that was sent.
+struct Runner {
+    /// Its slot.
+    grant: Grant,
+    /// Where it runs.
+    replica: Arc<Replica>,
+    /// Accounts for it.
+    record: AttemptRecord,
+}
+
+/// A request that waits for a slot or runs on one, or on several.
 struct Hunt<'a> {
     gateway: &'a Gateway,
     exchange: &'a mut Exchange,
@@ -160,8 +181,12 @@ struct Hunt<'a> {
     place: &'a Place,
     facts: &'a Facts<'a>,
     entry: &'a Entry,
-    held: &'a mut Held,
-    answer: Answer<'a>,
+    held: &'a Held,
+    shape: &'a Shape<'a>,
+    /// The copies of which the client has seen nothing.
+    race: Race<'a, Runner, Result<Decided, Unfinished>>,
+    /// The stream of which it has.
+    begun: Option<AnswerStream>,
     /// Its place in the tenant's queue, until the first slot is its.
     queued: Option<Queued>,
     /// How the last attempt failed.
@@ -169,93 +194,190 @@ struct Hunt<'a> {
 }
 
 impl Hunt<'_> {
-    /// Waits for a slot, sends, copies; and again, as long as the client has seen no content. Tokens used, if known.
+    /// Waits for slots, sends a copy to each, and gives the client the first answer; and again, as long as there is none.
+    /// Tokens used, if known.
     async fn run(&mut self) -> Result<Option<u64>, Stop> {
         loop {
-            let granted = self.exchange.drive(pin!(self.place.grant())).await?;
-            self.queued = None;
-            let grant =
-                granted.map_err(|stopped| self.gateway.with_numbers(refused(stopped, self.last.take()), self.spec))?;
-            let replica = self.gateway.fleet.replica(grant.replica());
-            let named = replica.as_ref().and_then(|replica| replica.model_name(self.spec.model));
-            let (Some(replica), Some(model)) = (replica, named) else {
-                // Removed, or its model changed, in this very moment.
-                grant.end(Outcome::Misconfigured, false, None);
-                continue;
-            };
-            self.record.dispatched(&replica.label);
-            self.gateway.log_placement(self.exchange.id(), self.place.request());
-            match self.attempt(&grant, &replica, &model).await {
-                Ok(finished) => {
-                    self.record.attempt_ended("ok");
-                    grant.end(Outcome::Success, true, finished.timings);
-                    return self.deliver(finished, &replica).await;
+            let turn = self.exchange.drive(pin!(self.race.next(self.place))).await;
+            match turn.inspect_err(|_| self.stop_all(OUTCOME_CLIENT_GONE))? {
+                Turn::Granted(grant) => self.send(grant),
+                Turn::Shed(shed) => return Err(self.shed(shed)),
+                Turn::Cancelled(runner, why) => self.cancelled(runner, why),
+                Turn::Ended(runner, Err(Unfinished::Failed(failed))) => self.fail_over(runner, failed)?,
+                Turn::Ended(runner, Err(Unfinished::Refused(error))) => return Err(self.give_up(runner, error)),
+                // It was on its way when the head of a stream went out.
+                Turn::Ended(runner, Ok(Decided::Whole(_))) if self.shape.is_stream() && self.exchange.head_sent() => {
+                    self.fail_over(runner, Failed::not_a_stream())?;
                 }
-                Err(Unfinished::Interrupted(interrupted)) => {
-                    self.record.attempt_ended("client_gone");
-                    return Err(interrupted.into());
-                }
-                Err(Unfinished::Refused(error)) => {
-                    self.record.attempt_ended(relay::OURS);
-                    return Err(error.into());
-                }
-                Err(Unfinished::Cancelled(why)) => {
-                    self.record.attempt_ended("cancelled");
-                    grant.cancelled();
-                    if self.answer.content_sent() {
-                        return Err(cancelled(why).into());
-                    }
-                }
-                Err(Unfinished::Failed(failed)) => {
-                    // The record first: what the core does about the replica is logged with its reason.
-                    self.record.attempt_ended(failed.name);
-                    grant.end(failed.outcome, self.answer.content_sent(), None);
-                    self.fail_over(failed, &replica)?;
-                }
+                Turn::Ended(runner, Ok(Decided::Whole(answer))) => return self.deliver(runner, answer).await,
+                Turn::Ended(runner, Ok(Decided::Begun(stream))) => match runner.grant.first_token() {
+                    Ok(()) => return self.copy(runner, stream).await,
+                    Err(why) => self.cancelled(runner, why),
+                },
             }
         }
     }
 
-    async fn attempt(&mut self, grant: &Grant, replica: &Replica, model: &str) -> Result<Finished, Unfinished> {
-        // Pinned here: a `stopped` that outlives its attempt would take the next grant's wake-up.
-        let stopped = pin!(self.place.stopped(grant.attempt()));
+    /// Sends a copy on its way.
+    fn send(&mut self, grant: Grant) {
+        self.queued = None;
+        let replica = self.gateway.fleet.replica(grant.replica());
+        let named = replica.as_ref().and_then(|replica| replica.model_name(self.spec.model));
+        let (Some(replica), Some(model)) = (replica, named) else {
+            // Removed, or its model changed, in this very moment.
+            return grant.end(Outcome::Misconfigured, false, None);
+        };
+        if grant.is_hedge() {
+            tracing::info!(request = %self.exchange.id(), replica = %replica.label, "second copy");
+        }
         let attempt = Attempt {
             gateway: self.gateway,
-            replica,
+            shape: self.shape,
+            replica: Arc::clone(&replica),
             model,
-            grant,
-            record: self.record,
-            entry: self.entry,
-            facts: self.facts,
-            stopped,
-            expected: self.gateway.expected(grant, self.spec),
-            prompt: self.spec.prompt_tokens,
+            number: grant.attempt(),
+            expected: self.gateway.expected(&grant, self.spec),
             held: self.held,
+            head_sent: self.exchange.head_sent(),
         };
-        self.answer.attempt(self.exchange, attempt).await
+        self.gateway.log_placement(self.exchange.id(), self.place.request());
+        let record = self.record.dispatched(&replica.label, grant.is_hedge());
+        self.race.start(grant.attempt(), Runner { grant, replica, record }, attempt.run());
     }
 
-    async fn deliver(&mut self, finished: Finished, replica: &Replica) -> Result<Option<u64>, Stop> {
+    /// The core ended an attempt of which the client has seen nothing: the request waits, unless another copy runs.
+    fn cancelled(&mut self, runner: Runner, why: CancelReason) {
+        let outcome = outcome(why);
+        tracing::info!(request = %self.exchange.id(), replica = %runner.replica.label, outcome, ?why, "stopped");
+        self.record.attempt_ended(runner.record, outcome);
+        runner.grant.cancelled();
+    }
+
+    /// What a failed attempt means for its request: another one, unless it would be the same.
+    fn fail_over(&mut self, runner: Runner, failed: Failed) -> Result<(), Stop> {
+        // The record first: what the core does about the replica is logged with its reason.
+        self.record.attempt_ended(runner.record, failed.name);
+        runner.grant.end(failed.outcome, false, None);
+        if failed.is_final() {
+            self.stop_all(OUTCOME_HEDGE_LOST);
+            return Err(failed.answer.map_or(ApiError::Internal, ApiError::Upstream).into());
+        }
+        let others = !self.race.is_empty();
+        if !others {
+            self.gateway.telemetry.failover(failed.phase, failed.name);
+        }
+        let what = if others { "a copy failed" } else { "failover" };
+        tracing::info!(request = %self.exchange.id(), replica = %runner.replica.label, why = failed.name, "{what}");
+        self.last = Some(failed);
+        Ok(())
+    }
+
+    /// The answer is there, and can't be taken.
+    fn give_up(&mut self, runner: Runner, error: ApiError) -> Stop {
+        self.record.attempt_ended(runner.record, relay::OURS);
+        self.stop_all(relay::OURS);
+        error.into()
+    }
+
+    /// The core refuses the request.
+    fn shed(&mut self, shed: Shed) -> Stop {
+        self.stop_all(OUTCOME_CANCELLED);
+        self.gateway.with_numbers(refused(shed, self.last.take()), self.spec).into()
+    }
+
+    /// Ends all copies that run.
+    fn stop_all(&mut self, outcome: &'static str) {
+        for runner in self.race.stop_all() {
+            self.record.attempt_ended(runner.record, outcome);
+            runner.grant.cancelled();
+        }
+    }
+
+    /// This answer is the client's: copies it, to its end.
+    async fn copy(&mut self, runner: Runner, mut stream: Box<Stream>) -> Result<Option<u64>, Stop> {
+        self.stop_all(OUTCOME_HEDGE_LOST);
+        if stream.has_begun() {
+            self.record.first_token();
+        }
+        let stopped = pin!(self.place.stopped(runner.grant.attempt()));
+        let head = Some(self.head(true, &runner.replica));
+        let mut client = Client { exchange: self.exchange, head, entry: self.entry, stopped };
+        let Err(broken) = stream.copy(&mut client).await else {
+            let (finished, begun) = stream.finish(&self.gateway.upstream, &runner.replica);
+            self.begun = Some(begun);
+            return self.deliver(runner, finished).await;
+        };
+        let (timings, begun) = stream.broken();
+        self.begun = Some(begun);
+        match broken {
+            Broken::Interrupted(interrupted) => {
+                self.record.attempt_ended(runner.record, OUTCOME_CLIENT_GONE);
+                Err(interrupted.into())
+            }
+            Broken::Cancelled(why) => {
+                self.record.attempt_ended(runner.record, outcome(why));
+                runner.grant.cancelled();
+                Err(cancelled(why).into())
+            }
+            Broken::Failed(failed) => {
+                self.record.attempt_ended(runner.record, failed.name);
+                runner.grant.end(failed.outcome, true, timings);
+                Err(failed.answer.map_or(ApiError::Lost(failed.name), ApiError::Upstream).into())
+            }
+        }
+    }
+
+    /// Writes what is left of a whole answer, and frees its slot before that.
+    async fn deliver(&mut self, runner: Runner, answer: Finished) -> Result<Option<u64>, Stop> {
+        self.stop_all(OUTCOME_HEDGE_LOST);
+        if let Some((usage, estimated)) = &answer.usage {
+            self.record.usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, *estimated);
+        }
+        self.record.attempt_ended(runner.record, OUTCOME_OK);
+        runner.grant.end(Outcome::Success, true, answer.timings);
         self.record.status(200);
-        let Finished { rest, used, streamed, .. } = finished;
-        let mut head = if streamed { relay::head::stream(self.facts) } else { relay::head::plain(200, self.facts) };
-        let shown = self.gateway.config().server.expose_replica.then_some(&replica.label);
-        relay::head::trace(&mut head, self.record, shown);
-        relay::deliver(self.exchange, rest, streamed, head).await?;
+        let used = answer.used();
+        let head = self.head(answer.streamed, &runner.replica);
+        relay::deliver(self.exchange, answer, head).await?;
         Ok(used)
     }
 
-    /// What a failed attempt means for its request: another one, unless the client has seen content or it would be the same.
-    fn fail_over(&mut self, failed: Failed, replica: &Replica) -> Result<(), Stop> {
-        if self.answer.content_sent() {
-            return Err(failed.answer.map_or(ApiError::Lost(failed.name), ApiError::Upstream).into());
+    /// The head of the answer, with how it came about.
+    fn head(&self, streamed: bool, replica: &Replica) -> Box<ResponseHeader> {
+        let mut head = if streamed { relay::head::stream(self.facts) } else { relay::head::plain(200, self.facts) };
+        let shown = self.gateway.config().server.expose_replica.then_some(&replica.label);
+        relay::head::trace(&mut head, self.record, shown);
+        head
+    }
+}
+
+/// The outcome of an attempt that the core ended.
+fn outcome(why: CancelReason) -> &'static str {
+    match why {
+        CancelReason::HedgeLost => OUTCOME_HEDGE_LOST,
+        CancelReason::GivenBack => OUTCOME_GIVEN_BACK,
+        CancelReason::ReplicaRemoved | CancelReason::DrainDeadline | CancelReason::Deadline => OUTCOME_CANCELLED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size of what a request's task is made of: thousands wait, or stream, at once.
+    #[test]
+    fn the_state_of_a_request_stays_small() {
+        fn request<F>(_: fn(&'static Gateway, &'static mut Exchange) -> F) -> usize {
+            size_of::<F>()
         }
-        if failed.is_final() {
-            return Err(failed.answer.map_or(ApiError::Internal, ApiError::Upstream).into());
+        fn attempt<F>(_: fn(Attempt<'static>) -> F) -> usize {
+            size_of::<F>()
         }
-        self.gateway.telemetry.failover(failed.phase, failed.name);
-        tracing::info!(request = %self.exchange.id(), replica = %replica.label, why = failed.name, "failover");
-        self.last = Some(failed);
-        Ok(())
+        let request = request(|gateway, exchange| gateway.serve(exchange));
+        let attempt = attempt(|attempt| attempt.run());
+        println!("request {request}, attempt before content {attempt}, stream {}", size_of::<Stream>());
+        assert!(request <= 5 << 10, "{request} bytes from its head to its end");
+        assert!(attempt <= 5 << 9, "{attempt} bytes more for each copy until its first content");
+        assert!(size_of::<Stream>() <= 3 << 8, "{} bytes more while it streams", size_of::<Stream>());
     }
 }

@@ -4,17 +4,17 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, header};
-use openai_wire::Route;
+use openai_wire::{AnswerStream, Route};
 use scheduler::{CancelReason, Outcome, RequestSpec, ShedReason, Timestamp};
 
 use crate::{
     clock,
-    dispatch::Stopped,
+    dispatch::Shed,
     error::ApiError,
     gateway::Gateway,
     listener::{Exchange, Interrupted, insert},
     ratelimit::Permit,
-    relay::{self, Answer, Failed, head::Facts},
+    relay::{self, Failed, Shape, head::Facts},
     telemetry::{RequestOutcome, RequestRecord},
 };
 
@@ -81,13 +81,19 @@ impl Gateway {
         }
     }
 
-    /// The shape in which a request's end can still be told.
-    pub(crate) fn in_shape(&self, stop: Stop, exchange: &Exchange, answer: &Answer<'_>) -> Stop {
+    /// The shape in which a request's end can still be told. `begun` is the stream that its client has seen a part of.
+    pub(crate) fn in_shape(
+        &self,
+        stop: Stop,
+        exchange: &Exchange,
+        shape: &Shape<'_>,
+        begun: Option<&AnswerStream>,
+    ) -> Stop {
         match stop {
             Stop::Refused(error) => {
                 let error = if self.in_flight.is_draining() { error.in_a_drain() } else { error };
                 if exchange.head_sent() {
-                    let event = answer.error_event(&error.body());
+                    let event = shape.error_event(begun, &error.body());
                     Stop::Broken(error, event)
                 } else {
                     Stop::Refused(error)
@@ -140,26 +146,23 @@ fn hopeless(estimate: Duration, max_age: Option<Duration>, spec: &RequestSpec, n
 }
 
 /// The core's refusal, in the words of the last replica where those are the answer.
-pub fn refused(stopped: Stopped, last: Option<Failed>) -> ApiError {
-    match stopped {
-        Stopped::Cancelled(why) => cancelled(why),
-        Stopped::Shed { reason: ShedReason::ContextExceeded, .. }
-        | Stopped::Shed { reason: ShedReason::AttemptsExhausted, .. }
-            if last.as_ref().is_some_and(|last| last.outcome == Outcome::ContextExceeded) =>
-        {
+pub fn refused(shed: Shed, last: Option<Failed>) -> ApiError {
+    let too_long = last.as_ref().is_some_and(|last| last.outcome == Outcome::ContextExceeded);
+    match shed.reason {
+        ShedReason::ContextExceeded | ShedReason::AttemptsExhausted if too_long => {
             let words = last.and_then(|last| last.answer);
             words.map_or(ApiError::Internal, ApiError::Upstream)
         }
-        Stopped::Shed { .. } if last.as_ref().is_some_and(Failed::is_ours) => {
+        _ if last.as_ref().is_some_and(Failed::is_ours) => {
             ApiError::Overloaded("descriptors, ports or memory of its host")
         }
-        Stopped::Shed { reason, retry_after } => {
-            ApiError::Shed { reason, retry_after, last: last.map(|last| last.name), detail: None }
+        reason => {
+            ApiError::Shed { reason, retry_after: shed.retry_after, last: last.map(|last| last.name), detail: None }
         }
     }
 }
 
-/// Why a running attempt was ended, as its client is told.
+/// Why an answer was ended that its client was reading, as it is told.
 pub fn cancelled(why: CancelReason) -> ApiError {
     match why {
         CancelReason::Deadline => {
@@ -167,7 +170,7 @@ pub fn cancelled(why: CancelReason) -> ApiError {
         }
         CancelReason::DrainDeadline => ApiError::Lost("its replica was drained"),
         CancelReason::ReplicaRemoved => ApiError::Lost("its replica was removed"),
-        // These end an attempt that has shown nothing; the request goes on.
+        // These end attempts that have shown nothing, and leave their request to go on.
         CancelReason::HedgeLost | CancelReason::GivenBack => ApiError::Internal,
     }
 }

@@ -160,6 +160,7 @@ fn known_values(metric: &str, label: &str) -> Option<Vec<&'static str>> {
         }
         ("huntgroup_requests_in_flight_age_seconds", "phase") => Some(vec!["queued", "running"]),
         ("huntgroup_decisions_total", "decision") => Some(Decision::ALL.iter().map(|kind| kind.name()).collect()),
+        ("huntgroup_hedges_total", "outcome") => Some(vec!["lost", "won"]),
         ("huntgroup_tokens_total", "direction") => Some(vec!["prompt", "completion"]),
         (_, "class") => Some(Class::ALL.iter().map(|class| class.name()).collect()),
         _ => None,

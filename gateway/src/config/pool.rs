@@ -6,7 +6,7 @@ use scheduler::{HealthConfig, HedgeConfig, Policy, QueueConfig, RetryConfig, Sch
 
 use super::{
     bytes::ByteSize,
-    visit::{Section, Visitor, live},
+    visit::{Section, Visitor, live, restart},
 };
 
 const fn seconds(count: u64) -> Duration {
@@ -114,12 +114,15 @@ pub struct Scheduling {
     pub retry: RetryConfig,
     /// Second copies of slow requests, and work given back.
     pub hedge: HedgeConfig,
+    /// Where everything that the scheduler is told and wants is written, to be played again with `loadtest replay`. Off: it
+    /// grows with every request, and is for looking into one decision.
+    pub record: Option<PathBuf>,
 }
 
 impl Default for Scheduling {
     fn default() -> Self {
         let SchedulerConfig { policy, queue, retry, hedge, .. } = SchedulerConfig::default();
-        Self { policy, queue, retry, hedge }
+        Self { policy, queue, retry, hedge, record: None }
     }
 }
 
@@ -147,5 +150,6 @@ impl Section for Scheduling {
         v.value(live("hedge"), &mut h.enabled);
         v.ranged(live("hedge_share"), &mut h.budget_share, 0.0..=1.0);
         v.value(live("give_back"), &mut h.give_back);
+        v.value(restart("record"), &mut self.record);
     }
 }

@@ -7,12 +7,15 @@ use std::{
 };
 
 use scheduler::{
-    ChangeReason, Class, Effect, Event, Explanation, ModelId, ReplicaId, ReplicaState, ReplicaView, RequestId,
-    RequestSpec, RequestView, Scheduler, SchedulerConfig, Snapshot, Timestamp,
+    AttemptId, CancelReason, ChangeReason, Class, Effect, Event, Explanation, ModelId, ReplicaId, ReplicaState,
+    ReplicaView, RequestId, RequestSpec, RequestView, Scheduler, SchedulerConfig, Snapshot, Timestamp,
 };
 use tokio::sync::Notify;
 
-use super::place::{Mailbox, Message, Place};
+use super::{
+    place::{Mailbox, Message, Place, Shed},
+    record::Record,
+};
 use crate::{clock, shutdown::Stop};
 
 /// What concerns the pool rather than one request; performed by `fleet`.
@@ -44,6 +47,7 @@ pub struct Dispatcher {
 
 struct Core {
     scheduler: Scheduler,
+    record: Option<Record>,
     waiting: HashMap<RequestId, Arc<Mailbox>>,
     fleet_effects: VecDeque<FleetEffect>,
     next_request: u64,
@@ -52,10 +56,12 @@ struct Core {
 }
 
 impl Dispatcher {
-    /// A dispatcher with an empty pool. `seed` drives every random choice of the core.
-    pub fn new(config: SchedulerConfig, seed: u64) -> Self {
+    /// A dispatcher with an empty pool. `seed` drives every random choice of the core. `record` was begun with the same
+    /// settings and seed.
+    pub fn new(config: SchedulerConfig, seed: u64, record: Option<Record>) -> Self {
         Self {
             core: Mutex::new(Core {
+                record,
                 scheduler: Scheduler::new(config, seed),
                 waiting: HashMap::new(),
                 fleet_effects: VecDeque::new(),
@@ -74,7 +80,7 @@ impl Dispatcher {
             let request = RequestId(core.next_request);
             core.next_request += 1;
             core.waiting.insert(request, Arc::clone(&mailbox));
-            core.scheduler.handle(Event::RequestArrived { request, spec }, now);
+            core.handle(Event::RequestArrived { request, spec }, now);
             request
         });
         Place::new(Arc::clone(self), request, mailbox)
@@ -82,14 +88,29 @@ impl Dispatcher {
 
     /// Tells the core that something happened.
     pub fn handle(&self, event: Event) {
-        self.with(|core, now| core.scheduler.handle(event, now));
+        self.with(|core, now| core.handle(event, now));
+    }
+
+    /// The same about an attempt, unless the core has cancelled that before: then its word is taken out of the mailbox, and
+    /// the core is told nothing.
+    pub(super) fn unless_cancelled(&self, mailbox: &Mailbox, attempt: AttemptId, event: Event) -> Option<CancelReason> {
+        self.with(|core, now| {
+            // What is due by now comes first, as it would in `handle`.
+            core.advance(now);
+            let cancelled = mailbox.retract(attempt);
+            if cancelled.is_none() {
+                core.handle(event, now);
+            }
+            cancelled
+        })
     }
 
     /// The request is over for the driver; forgets its mailbox.
     pub(super) fn abandon(&self, request: RequestId) {
         self.with(|core, now| {
-            core.waiting.remove(&request);
-            core.scheduler.handle(Event::RequestAbandoned { request }, now);
+            if core.waiting.remove(&request).is_some() {
+                core.handle(Event::RequestAbandoned { request }, now);
+            }
         });
     }
 
@@ -152,18 +173,31 @@ impl Dispatcher {
             tokio::select! {
                 () = stop.wait() => return,
                 () = woken => {}
-                () = tokio::time::sleep_until(clock::instant(deadline)) => self.with(|core, now| core.scheduler.advance(now)),
+                () = tokio::time::sleep_until(clock::instant(deadline)) => self.with(Core::advance),
             }
         }
+    }
+
+    /// Ends the record, if there is one: writes what is under way, and waits for that.
+    pub fn end_record(&self) {
+        let record = self.lock().record.take();
+        if let Some(record) = record {
+            record.end();
+        }
+    }
+
+    /// Says what the core would say: to test what a request makes of it.
+    #[cfg(test)]
+    pub(super) fn say(&self, effect: Effect) {
+        self.with(|core, _| core.deliver(effect));
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut Core, Timestamp) -> R) -> R {
         let (result, rearm, fleet) = {
             let mut core = self.lock();
             let result = act(&mut core, clock::now());
-            let fleet = core.perform();
             let next = core.scheduler.next_deadline().unwrap_or(Timestamp::NEVER);
-            (result, next < core.armed, fleet)
+            (result, next < core.armed, !core.fleet_effects.is_empty())
         };
         if rearm {
             self.timer.notify_one();
@@ -182,37 +216,51 @@ impl Dispatcher {
 }
 
 impl Core {
-    /// Delivers the effects; true if `fleet` has something to do.
-    fn perform(&mut self) -> bool {
-        let mut fleet = false;
-        while let Some(effect) = self.scheduler.poll_effect() {
-            match effect {
-                Effect::Dispatch { request, attempt, replica, .. } => {
-                    self.deliver(request, Message::Dispatched { attempt, replica });
-                }
-                Effect::Cancel { attempt, request, why } => self.deliver(request, Message::Cancelled { attempt, why }),
-                Effect::Reject { request, reason, retry_after } => {
-                    self.deliver(request, Message::Rejected { reason, retry_after });
-                    self.waiting.remove(&request);
-                }
-                Effect::Changed { replica, from, to, why } => {
-                    fleet = true;
-                    self.fleet_effects.push_back(FleetEffect::Changed { replica, from, to, why });
-                }
-                Effect::Probe { replica } => {
-                    fleet = true;
-                    self.fleet_effects.push_back(FleetEffect::Probe(replica));
-                }
-                Effect::Drained { replica } => {
-                    fleet = true;
-                    self.fleet_effects.push_back(FleetEffect::Drained(replica));
-                }
-            }
+    fn handle(&mut self, event: Event, now: Timestamp) {
+        if let Some(record) = &mut self.record {
+            record.event(&event, now);
         }
-        fleet
+        self.scheduler.handle(event, now);
+        self.perform();
     }
 
-    fn deliver(&self, request: RequestId, message: Message) {
+    fn advance(&mut self, now: Timestamp) {
+        if let Some(record) = &mut self.record {
+            record.advance(now);
+        }
+        self.scheduler.advance(now);
+        self.perform();
+    }
+
+    fn perform(&mut self) {
+        while let Some(effect) = self.scheduler.poll_effect() {
+            if let Some(record) = &mut self.record {
+                record.effect(&effect);
+            }
+            self.deliver(effect);
+        }
+    }
+
+    /// Puts an effect where it is performed: into its request's mailbox, or before `fleet`.
+    fn deliver(&mut self, effect: Effect) {
+        match effect {
+            Effect::Dispatch { request, attempt, replica, hedge, .. } => {
+                self.tell(request, Message::Dispatched { attempt, replica, hedge });
+            }
+            Effect::Cancel { attempt, request, why } => self.tell(request, Message::Cancelled { attempt, why }),
+            Effect::Reject { request, reason, retry_after } => {
+                self.tell(request, Message::Rejected(Shed { reason, retry_after }));
+                self.waiting.remove(&request);
+            }
+            Effect::Changed { replica, from, to, why } => {
+                self.fleet_effects.push_back(FleetEffect::Changed { replica, from, to, why });
+            }
+            Effect::Probe { replica } => self.fleet_effects.push_back(FleetEffect::Probe(replica)),
+            Effect::Drained { replica } => self.fleet_effects.push_back(FleetEffect::Drained(replica)),
+        }
+    }
+
+    fn tell(&self, request: RequestId, message: Message) {
         if let Some(mailbox) = self.waiting.get(&request) {
             mailbox.put(message);
         }

@@ -1,8 +1,8 @@
-//! A request's place in the scheduler, and the slot it may be granted. Both are guards.
+//! A request's place in the scheduler, and the slots it is granted. Both are guards.
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -14,12 +14,12 @@ use super::driver::Dispatcher;
 /// What the core says to one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Message {
-    Dispatched { attempt: AttemptId, replica: ReplicaId },
+    Dispatched { attempt: AttemptId, replica: ReplicaId, hedge: bool },
     Cancelled { attempt: AttemptId, why: CancelReason },
-    Rejected { reason: ShedReason, retry_after: Duration },
+    Rejected(Shed),
 }
 
-/// Messages not yet read. At most a handful: the core sends a next one only after the last attempt ended.
+/// Messages not yet read. At most a handful: few copies of a request run at once, and each is told of twice.
 #[derive(Default)]
 pub(super) struct Mailbox {
     messages: Mutex<VecDeque<Message>>,
@@ -28,36 +28,58 @@ pub(super) struct Mailbox {
 
 impl Mailbox {
     pub(super) fn put(&self, message: Message) {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push_back(message);
+        self.messages().push_back(message);
         self.arrived.notify_one();
     }
 
-    fn take(&self) -> Option<Message> {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    /// Takes the word out that ends this attempt, if it is there.
+    pub(super) fn retract(&self, attempt: AttemptId) -> Option<CancelReason> {
+        let mut messages = self.messages();
+        let ends =
+            |message: &Message| matches!(message, Message::Cancelled { attempt: ended, .. } if *ended == attempt);
+        match messages.iter().position(ends).and_then(|at| messages.remove(at)) {
+            Some(Message::Cancelled { why, .. }) => Some(why),
+            _ => None,
+        }
     }
 
     async fn next(&self) -> Message {
         loop {
-            if let Some(message) = self.take() {
+            let message = self.messages().pop_front();
+            if let Some(message) = message {
                 return message;
             }
             self.arrived.notified().await;
         }
     }
+
+    fn messages(&self) -> MutexGuard<'_, VecDeque<Message>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// Why a request, or its running attempt, is stopped by the core.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Stopped {
-    /// Refused: no more attempts will come.
-    Shed {
+/// A word of the core to a request.
+pub enum Word {
+    /// A slot: for the first attempt, for the next after one has failed, or for another copy beside those that run.
+    Granted(Grant),
+    /// This attempt is over, its slot is gone. The request goes on, and waits if nothing else of it runs.
+    Cancelled {
+        /// Which.
+        attempt: AttemptId,
         /// Why.
-        reason: ShedReason,
-        /// When trying again makes sense.
-        retry_after: Duration,
+        why: CancelReason,
     },
-    /// The running attempt only.
-    Cancelled(CancelReason),
+    /// Refused: no more attempts will come.
+    Shed(Shed),
+}
+
+/// A refusal by the core.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shed {
+    /// Why.
+    pub reason: ShedReason,
+    /// When trying again makes sense.
+    pub retry_after: Duration,
 }
 
 /// A request's place: from its arrival to its end. Dropping it takes the request out, queued or running.
@@ -77,27 +99,25 @@ impl Place {
         self.request
     }
 
-    /// Waits for a slot. Call again after a failed attempt: the core has put the request back by itself.
-    pub async fn grant(&self) -> Result<Grant, Stopped> {
-        loop {
-            match self.mailbox.next().await {
-                Message::Dispatched { attempt, replica } => {
-                    return Ok(Grant {
-                        dispatcher: Arc::clone(&self.dispatcher),
-                        request: self.request,
-                        attempt,
-                        replica,
-                        ended: false,
-                    });
-                }
-                Message::Rejected { reason, retry_after } => return Err(Stopped::Shed { reason, retry_after }),
-                // Of an attempt that had ended by itself in the same moment.
-                Message::Cancelled { .. } => {}
-            }
+    /// Waits for the core's next word. Nothing has to be asked for: after a failed attempt the core has put the request
+    /// back by itself. Cancel-safe.
+    pub async fn next(&self) -> Word {
+        match self.mailbox.next().await {
+            Message::Dispatched { attempt, replica, hedge } => Word::Granted(Grant {
+                dispatcher: Arc::clone(&self.dispatcher),
+                mailbox: Arc::clone(&self.mailbox),
+                request: self.request,
+                attempt,
+                replica,
+                hedge,
+                ended: false,
+            }),
+            Message::Cancelled { attempt, why } => Word::Cancelled { attempt, why },
+            Message::Rejected(shed) => Word::Shed(shed),
         }
     }
 
-    /// Resolves when the core stops the attempt that runs under `attempt`.
+    /// Resolves when the core stops `attempt`, the last one of its request: words about others are of no interest any more.
     pub async fn stopped(&self, attempt: AttemptId) -> CancelReason {
         loop {
             if let Message::Cancelled { attempt: cancelled, why } = self.mailbox.next().await
@@ -115,13 +135,15 @@ impl Drop for Place {
     }
 }
 
-/// One attempt's slot. Ends with [`Grant::end`]; dropped without it (the client left, a panic) it takes the whole
-/// request out, which frees the slot just the same.
+/// One attempt's slot. Ends with [`Grant::end`], or with [`Grant::cancelled`] where the core has ended it; dropped without
+/// either (the client left, a panic) it takes the whole request out, which frees the slot just the same.
 pub struct Grant {
     dispatcher: Arc<Dispatcher>,
+    mailbox: Arc<Mailbox>,
     request: RequestId,
     attempt: AttemptId,
     replica: ReplicaId,
+    hedge: bool,
     ended: bool,
 }
 
@@ -136,18 +158,32 @@ impl Grant {
         self.attempt
     }
 
-    /// Content has arrived.
-    pub fn first_token(&self) {
-        self.dispatcher.handle(Event::FirstToken { attempt: self.attempt });
+    /// A second copy, beside one that runs already.
+    pub fn is_hedge(&self) -> bool {
+        self.hedge
     }
 
-    /// The attempt is over. Without `content_sent` a failure makes the core look for another replica.
+    /// The answer begins, and its client is about to see it. The core ends the request's other copies by this.
+    ///
+    /// # Errors
+    /// The core has ended this attempt in the same moment: nothing of it may be shown, the request goes on without it.
+    pub fn first_token(&self) -> Result<(), CancelReason> {
+        let event = Event::FirstToken { attempt: self.attempt };
+        self.dispatcher.unless_cancelled(&self.mailbox, self.attempt, event).map_or(Ok(()), Err)
+    }
+
+    /// The attempt is over. Without `content_sent` a failure makes the core look for another replica, unless another copy
+    /// still runs; a whole answer ends the request and its other copies, also where the core has just given the slot away.
     pub fn end(mut self, outcome: Outcome, content_sent: bool, timings: Option<Timings>) {
         self.ended = true;
-        self.dispatcher.handle(Event::AttemptEnded { attempt: self.attempt, outcome, content_sent, timings });
+        let event = Event::AttemptEnded { attempt: self.attempt, outcome, content_sent, timings };
+        let cancelled = self.dispatcher.unless_cancelled(&self.mailbox, self.attempt, event);
+        if cancelled.is_some() && outcome == Outcome::Success {
+            self.dispatcher.abandon(self.request);
+        }
     }
 
-    /// The core has already ended the attempt ([`Place::stopped`]).
+    /// The core has already ended the attempt ([`Word::Cancelled`], or [`Grant::first_token`] of another copy).
     pub fn cancelled(mut self) {
         self.ended = true;
     }

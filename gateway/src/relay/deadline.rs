@@ -1,11 +1,12 @@
 //! A deadline that moves with every event, at the cost of a store: the timer itself is only touched when it fires, or when
 //! the deadline comes nearer than what it was set to.
 
-use std::{pin::Pin, time::Duration};
+use std::{future::Future, pin::Pin, time::Duration};
 
-use scheduler::Timestamp;
+use scheduler::{SoftFailure, Timestamp};
 use tokio::time::Sleep;
 
+use super::Failed;
 use crate::clock;
 
 /// A timer that fires this much too late tells that the whole process stood still: suspended, or starved.
@@ -38,8 +39,19 @@ impl Deadline {
         }
     }
 
+    /// Waits for something of the replica; `late` is the failure that it is not to come in time. Takes it pinned (`pin!`):
+    /// moved in, it would stand twice in the attempt's state.
+    pub async fn bound<F: Future + Unpin>(&mut self, late: SoftFailure, future: F) -> Result<F::Output, Failed> {
+        // The replica comes last: one that never pauses must not outlast its deadline.
+        tokio::select! {
+            biased;
+            () = self.passed() => Err(Failed::late(late)),
+            done = future => Ok(done),
+        }
+    }
+
     /// Resolves when it has passed.
-    pub async fn passed(&mut self) {
+    async fn passed(&mut self) {
         loop {
             self.timer.as_mut().await;
             let now = clock::now();

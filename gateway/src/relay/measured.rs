@@ -5,11 +5,6 @@ use std::time::Duration;
 use openai_wire::{EngineTimings, Usage};
 use scheduler::{Timestamp, Timings};
 
-/// Tokens of prompt and answer.
-pub fn total(usage: &Usage) -> u64 {
-    usage.prompt_tokens.saturating_add(usage.completion_tokens)
-}
-
 /// What the engine says of itself.
 pub fn by_engine(timings: &EngineTimings) -> Timings {
     let length = |millis: f64| Duration::try_from_secs_f64(millis / 1000.0).unwrap_or_default();
@@ -33,5 +28,15 @@ pub fn here(usage: &Usage, sent: Timestamp, first: Timestamp, ended: Timestamp) 
         decode: ended.since(first),
         cached_tokens: tokens(usage.cached_tokens),
         by_engine: false,
+    }
+}
+
+/// Of an answer that broke off: `tokens` were seen, one an event. What was read is not known, since a part of the prompt may
+/// have been in the cache.
+pub fn written(tokens: u64, first: Timestamp, last: Timestamp) -> Timings {
+    Timings {
+        decode_tokens: u32::try_from(tokens.saturating_sub(1)).unwrap_or(u32::MAX),
+        decode: last.since(first),
+        ..Timings::default()
     }
 }

@@ -25,8 +25,13 @@ pub struct Failed {
 
 impl Failed {
     /// Not an answer, but no word of the replica either.
-    pub fn new(outcome: Outcome, name: &'static str, phase: &'static str) -> Self {
+    fn new(outcome: Outcome, name: &'static str, phase: &'static str) -> Self {
         Self { outcome, name, phase, answer: None }
+    }
+
+    /// One object where the client's stream has begun.
+    pub fn not_a_stream() -> Self {
+        Self::new(Outcome::Soft(SoftFailure::BadAnswer), "not_a_stream", "head")
     }
 
     /// Whether no other replica would say anything else.

@@ -78,6 +78,7 @@ struct Families {
     attempts: IntCounterVec,
     changes: IntCounterVec,
     failovers: IntCounterVec,
+    hedges: [IntCounter; 2],
     wasted: CounterVec,
 }
 
@@ -180,6 +181,13 @@ impl Telemetry {
     /// An attempt failed before the client saw content (in phase `connect`, `head` or `body`), and its request goes on.
     pub fn failover(&self, phase: &'static str, reason: &'static str) {
         self.families.failovers.with_label_values(&[phase, reason]).inc();
+    }
+
+    /// A second copy of a request ended; `won` if it brought the answer. [`RequestRecord`](super::RequestRecord) calls this
+    /// for the attempts of its request.
+    pub fn hedge_ended(&self, won: bool) {
+        let [lost, of_use] = &self.families.hedges;
+        if won { of_use } else { lost }.inc();
     }
 
     /// An attempt ended. [`RequestRecord`](super::RequestRecord) calls this for the attempts of its request.
@@ -289,6 +297,7 @@ impl Telemetry {
 
 impl Families {
     fn new(registry: &Registry) -> Self {
+        let hedges = counters(registry, &names::HEDGES);
         Self {
             requests: counters(registry, &names::REQUESTS),
             duration: histograms(registry, &names::REQUEST_DURATION),
@@ -303,6 +312,7 @@ impl Families {
             attempts: counters(registry, &names::ATTEMPTS),
             changes: counters(registry, &names::REPLICA_STATE_CHANGES),
             failovers: counters(registry, &names::FAILOVERS),
+            hedges: ["lost", "won"].map(|outcome| hedges.with_label_values(&[outcome])),
             wasted: register(
                 registry,
                 CounterVec::new(opts(&names::WASTED_SLOT_SECONDS), names::WASTED_SLOT_SECONDS.labels),

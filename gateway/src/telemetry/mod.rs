@@ -6,7 +6,7 @@
 //! | `metrics` | the families built from `names`, and the series a request touches, kept at hand |
 //! | `pool` | gauges of the pool, read from their source at each scrape |
 //! | `process` | memory, CPU and descriptors of this process |
-//! | `record` | [`RequestRecord`]: the guard that accounts for one request |
+//! | `record` | [`RequestRecord`], [`AttemptRecord`]: the guards that account for one request and for each try of it |
 //! | `access` | the log line of one request |
 //! | `init` | where log lines go |
 //!
@@ -28,4 +28,4 @@ mod tests;
 pub use init::{InitError, LogFormat, LogOptions, init};
 pub use metrics::{OTHER, Telemetry, TelemetryOptions};
 pub use pool::{PoolSample, QueueSample, ReplicaSample, WaitSample};
-pub use record::{RequestOutcome, RequestRecord};
+pub use record::{AttemptRecord, RequestOutcome, RequestRecord};

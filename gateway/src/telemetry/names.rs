@@ -59,9 +59,23 @@ pub const OUTCOME_OK: &str = "ok";
 pub const OUTCOME_CLIENT_GONE: &str = "client_gone";
 /// Outcome of a request that a panic ended, and of the attempt that ran then.
 pub const OUTCOME_PANIC: &str = "panic";
+/// Outcome of an attempt that another copy of its request was faster than.
+pub const OUTCOME_HEDGE_LOST: &str = "hedge_lost";
+/// Outcome of an attempt whose slot went to a more urgent request.
+pub const OUTCOME_GIVEN_BACK: &str = "given_back";
+/// Outcome of an attempt that the core ended for another reason.
+pub const OUTCOME_CANCELLED: &str = "cancelled";
 /// Outcomes of attempts that are no fault of their replica, besides [`OUTCOME_OK`].
-pub const BLAMELESS: [&str; 6] =
-    [OUTCOME_CLIENT_GONE, OUTCOME_PANIC, "cancelled", "local", "request_fault", "context_exceeded"];
+pub const BLAMELESS: [&str; 8] = [
+    OUTCOME_CLIENT_GONE,
+    OUTCOME_PANIC,
+    OUTCOME_CANCELLED,
+    OUTCOME_HEDGE_LOST,
+    OUTCOME_GIVEN_BACK,
+    "local",
+    "request_fault",
+    "context_exceeded",
+];
 
 /// Reasons of refusals that are there from the start, at 0; see `metrics`.
 pub const SHED_REASONS: [&str; 5] = ["no_capacity", "queue_full", "overloaded", "deadline_exceeded", "draining"];
@@ -119,6 +133,8 @@ metrics! {
         "Attempts that ended on a replica, by how.";
     FAILOVERS = "huntgroup_failovers_total", Counter, ["phase", "reason"], Operator,
         "Attempts that failed before the client saw content, so that their request asked for another replica, by phase (connect, head, body).";
+    HEDGES = "huntgroup_hedges_total", Counter, ["outcome"], Operator,
+        "Second copies of requests, by whether theirs was the answer: won or lost.";
     RETRIES_IN_FLIGHT = "huntgroup_retries_in_flight", Gauge, [], Debugging,
         "Running attempts that are not their request's first; the retry budget bounds them.";
     WASTED_SLOT_SECONDS = "huntgroup_wasted_slot_seconds_total", Counter, ["reason"], Operator,

@@ -5,8 +5,8 @@
 //! as "client gone" because a dropped future is the one exit that can't say anything about itself.
 //!
 //! The time of a request has three parts: waits for a slot, attempts on replicas, and the rest, which is the gateway's own.
-//! The record also ends the attempt that runs when it is dropped, so `attempts_total` and `wasted_slot_seconds_total`
-//! miss no slot time.
+//! Each attempt has a guard of its own ([`AttemptRecord`]), for several copies may run at once: each counts as an attempt,
+//! and the time in which any of them ran counts once.
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -38,6 +38,9 @@ pub struct RequestRecord {
     waited: Option<Duration>,
     upstream: Duration,
     attempts: u32,
+    /// Attempts that run now.
+    running: u32,
+    /// Whose answer it is, else who was asked last.
     replica: Option<Arc<str>>,
     first_token: Option<Timestamp>,
     last_token: Option<Timestamp>,
@@ -59,10 +62,34 @@ enum Phase {
     Ours,
     /// A wait for a slot.
     Queued(Timestamp),
-    /// An attempt on a replica.
+    /// Attempts on replicas.
     Running(Timestamp),
-    /// The attempt is over; unless the request ends here it waits for the next slot since then.
+    /// The last of them is over; unless the request ends here it waits for the next slot since then.
     Ended(Timestamp),
+}
+
+/// One attempt, from its start to its end. Dropped without [`RequestRecord::attempt_ended`] it counts as one whose client
+/// left, or as one that a panic ended.
+pub struct AttemptRecord {
+    telemetry: Arc<Telemetry>,
+    replica: Arc<str>,
+    hedge: bool,
+    started: Timestamp,
+    end: Option<(&'static str, Timestamp)>,
+}
+
+impl Drop for AttemptRecord {
+    fn drop(&mut self) {
+        let dropped = if thread::panicking() { names::OUTCOME_PANIC } else { names::OUTCOME_CLIENT_GONE };
+        let (outcome, ended) = self.end.unwrap_or_else(|| (dropped, clock::now()));
+        self.telemetry.attempt(&self.replica, outcome);
+        if self.hedge {
+            self.telemetry.hedge_ended(outcome == names::OUTCOME_OK);
+        }
+        if outcome != names::OUTCOME_OK {
+            self.telemetry.wasted(outcome, ended.since(self.started).as_secs_f64());
+        }
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -87,6 +114,7 @@ impl RequestRecord {
             waited: None,
             upstream: Duration::ZERO,
             attempts: 0,
+            running: 0,
             replica: None,
             first_token: None,
             last_token: None,
@@ -106,24 +134,37 @@ impl RequestRecord {
         self.phase = Phase::Queued(clock::now());
     }
 
-    /// An attempt starts on this replica: the wait, if there was one, is over.
-    pub fn dispatched(&mut self, replica: &Arc<str>) {
+    /// An attempt starts on this replica: the wait, if there was one, is over. A `hedge` is a second copy beside one that
+    /// runs.
+    pub fn dispatched(&mut self, replica: &Arc<str>, hedge: bool) -> AttemptRecord {
         let now = clock::now();
         if let Phase::Queued(since) | Phase::Ended(since) = self.phase {
             self.add_wait(now.since(since));
         }
-        self.phase = Phase::Running(now);
+        if !matches!(self.phase, Phase::Running(_)) {
+            self.phase = Phase::Running(now);
+        }
         self.attempts += 1;
+        self.running += 1;
         self.replica = Some(Arc::clone(replica));
+        let telemetry = Arc::clone(&self.telemetry);
+        AttemptRecord { telemetry, replica: Arc::clone(replica), hedge, started: now, end: None }
     }
 
-    /// The running attempt is over. `outcome` is [`names::OUTCOME_OK`] for a whole answer, otherwise the kind of failure.
+    /// The attempt is over. `outcome` is [`names::OUTCOME_OK`] for a whole answer, otherwise the kind of failure.
     /// Counts the attempt, and its slot time as wasted unless the answer is whole: callers count neither themselves.
-    pub fn attempt_ended(&mut self, outcome: &'static str) {
+    pub fn attempt_ended(&mut self, mut attempt: AttemptRecord, outcome: &'static str) {
         let now = clock::now();
-        if let Phase::Running(since) = self.phase {
-            self.end_attempt(now.since(since), outcome);
-            self.last_token = Some(now);
+        attempt.end = Some((outcome, now));
+        if outcome == names::OUTCOME_OK {
+            self.replica = Some(Arc::clone(&attempt.replica));
+        }
+        self.last_token = Some(now);
+        self.running = self.running.saturating_sub(1);
+        if let Phase::Running(since) = self.phase
+            && self.running == 0
+        {
+            self.upstream += now.since(since);
             self.phase = Phase::Ended(now);
         }
     }
@@ -169,16 +210,6 @@ impl RequestRecord {
 
     fn add_wait(&mut self, wait: Duration) {
         self.waited = Some(self.waited.unwrap_or_default() + wait);
-    }
-
-    fn end_attempt(&mut self, took: Duration, outcome: &'static str) {
-        self.upstream += took;
-        if let Some(replica) = &self.replica {
-            self.telemetry.attempt(replica, outcome);
-        }
-        if outcome != names::OUTCOME_OK {
-            self.telemetry.wasted(outcome, took.as_secs_f64());
-        }
     }
 
     fn outcome_name(&self) -> &'static str {
@@ -248,10 +279,8 @@ impl Drop for RequestRecord {
         self.telemetry.in_flight.dec();
         let now = clock::now();
         let outcome = self.outcome_name();
-        match self.phase {
-            Phase::Queued(since) => self.add_wait(now.since(since)),
-            Phase::Running(since) => self.end_attempt(now.since(since), outcome),
-            Phase::Ours | Phase::Ended(_) => {}
+        if let Phase::Queued(since) = self.phase {
+            self.add_wait(now.since(since));
         }
         let series = match &self.who {
             Some(who) => self.telemetry.request_series(&who.model, self.route, who.class),

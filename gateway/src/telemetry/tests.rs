@@ -62,11 +62,12 @@ fn busy_telemetry() -> Arc<Telemetry> {
     telemetry.set_pool_source(Box::new(move || sample.clone()));
     let mut record = record(&telemetry);
     record.queued();
-    record.dispatched(&Arc::from("a"));
-    record.attempt_ended("connect");
-    record.dispatched(&Arc::from("b"));
+    let attempt = record.dispatched(&Arc::from("a"), false);
+    record.attempt_ended(attempt, "connect");
+    let (attempt, copy) = (record.dispatched(&Arc::from("b"), false), record.dispatched(&Arc::from("a"), true));
     record.first_token();
-    record.attempt_ended(names::OUTCOME_OK);
+    record.attempt_ended(copy, names::OUTCOME_HEDGE_LOST);
+    record.attempt_ended(attempt, names::OUTCOME_OK);
     record.usage(100, 20, 60, true);
     record.status(200);
     record.outcome(RequestOutcome::Ok);
@@ -116,9 +117,9 @@ fn a_record_that_is_only_dropped_is_a_client_that_left() {
     let telemetry = telemetry();
     let mut record = record(&telemetry);
     record.queued();
-    record.dispatched(&Arc::from("a"));
+    let attempt = record.dispatched(&Arc::from("a"), false);
     assert_eq!(sum(&telemetry, &names::REQUESTS_IN_FLIGHT, "", &[]), 1.0);
-    drop(record);
+    drop((attempt, record));
     assert_eq!(sum(&telemetry, &names::REQUESTS_IN_FLIGHT, "", &[]), 0.0);
     assert_eq!(sum(&telemetry, &names::REQUESTS, "", &[]), 1.0);
     assert_eq!(sum(&telemetry, &names::REQUESTS, "", &[("outcome", "client_gone"), ("model", "small")]), 1.0);
@@ -152,10 +153,13 @@ fn an_error_counts_under_its_code_and_a_request_nobody_identified_under_other() 
 }
 
 #[test]
-fn a_failover_counts_one_request_two_attempts_and_one_wait() {
+fn a_failover_and_a_second_copy_count_one_request_three_attempts_and_one_wait() {
     let telemetry = busy_telemetry();
     assert_eq!(sum(&telemetry, &names::REQUESTS, "", &[("outcome", "ok")]), 1.0);
-    assert_eq!(sum(&telemetry, &names::ATTEMPTS, "", &[]), 2.0);
+    assert_eq!(sum(&telemetry, &names::ATTEMPTS, "", &[]), 3.0);
+    assert_eq!(sum(&telemetry, &names::ATTEMPTS, "", &[("replica", "a"), ("outcome", "hedge_lost")]), 1.0);
+    assert_eq!(sum(&telemetry, &names::HEDGES, "", &[("outcome", "lost")]), 1.0);
+    assert_eq!(sum(&telemetry, &names::HEDGES, "", &[]), 1.0);
     assert_eq!(sum(&telemetry, &names::ATTEMPTS, "", &[("replica", "b"), ("outcome", "ok")]), 1.0);
     assert_eq!(sum(&telemetry, &names::QUEUE_WAIT, "_count", &[("model", "small")]), 1.0);
     assert_eq!(sum(&telemetry, &names::TIME_TO_FIRST_TOKEN, "_count", &[("class", "interactive")]), 1.0);
@@ -170,15 +174,15 @@ async fn the_parts_of_a_request_sum_up_to_its_whole() {
     record.queued();
     passes(Duration::from_millis(3)).await;
     assert!(record.queue_wait() >= Duration::from_millis(3), "the running wait counts");
-    record.dispatched(&Arc::from("a"));
+    let attempt = record.dispatched(&Arc::from("a"), false);
     passes(Duration::from_millis(3)).await;
-    record.attempt_ended("reset");
+    record.attempt_ended(attempt, "reset");
     let after_first = record.queue_wait();
     passes(Duration::from_millis(3)).await;
-    record.dispatched(&Arc::from("b"));
+    let attempt = record.dispatched(&Arc::from("b"), false);
     assert!(record.queue_wait() >= after_first + Duration::from_millis(3), "the way to the next slot is a wait");
     assert_eq!(record.attempts(), 2);
-    record.attempt_ended(names::OUTCOME_OK);
+    record.attempt_ended(attempt, names::OUTCOME_OK);
     let waited = record.queue_wait().as_secs_f64();
     record.outcome(RequestOutcome::Ok);
     drop(record);
@@ -187,6 +191,33 @@ async fn the_parts_of_a_request_sum_up_to_its_whole() {
     let (total, wasted) = (part(&names::REQUEST_DURATION), sum(&telemetry, &names::WASTED_SLOT_SECONDS, "", &[]));
     assert!(wasted >= 0.003, "the failed attempt's slot time is wasted: {wasted}");
     assert!(part(&names::GATEWAY_OVERHEAD) <= total - waited - wasted + 1e-9);
+}
+
+#[tokio::test]
+async fn the_time_in_which_several_copies_run_counts_once_and_the_winner_is_whose_answer_it_is() {
+    let telemetry = Telemetry::new(TelemetryOptions { access_log: true, version: "1" });
+    let mut record = record(&telemetry);
+    record.queued();
+    let first = record.dispatched(&Arc::from("winner"), false);
+    passes(Duration::from_millis(3)).await;
+    let second = record.dispatched(&Arc::from("loser"), true);
+    assert_eq!(record.attempts(), 2);
+    passes(Duration::from_millis(3)).await;
+    record.attempt_ended(second, names::OUTCOME_HEDGE_LOST);
+    let waited = record.queue_wait();
+    passes(Duration::from_millis(3)).await;
+    assert_eq!(record.queue_wait(), waited, "one copy still runs, so the request does not wait");
+    record.attempt_ended(first, names::OUTCOME_OK);
+    record.outcome(RequestOutcome::Ok);
+    let text = logged(true, || drop(record));
+    assert!(text.contains("\"replica\":\"winner\""), "{text}");
+    let (total, ours) = (
+        sum(&telemetry, &names::REQUEST_DURATION, "_sum", &[]),
+        sum(&telemetry, &names::GATEWAY_OVERHEAD, "_sum", &[]),
+    );
+    assert!(ours <= total - 0.009, "nine of {total} s ran on replicas, {ours} are ours");
+    let lost = sum(&telemetry, &names::WASTED_SLOT_SECONDS, "", &[("reason", "hedge_lost")]);
+    assert!((0.003..total).contains(&lost), "{lost}");
 }
 
 /// The record reads the process's clock, so that is what has to move.
@@ -321,9 +352,9 @@ fn the_access_line_says_who_what_where_how_long_and_how_it_ended() {
     let text = logged(true, || {
         let mut record = record(&telemetry);
         record.queued();
-        record.dispatched(&Arc::from("phone-7"));
+        let attempt = record.dispatched(&Arc::from("phone-7"), false);
         record.status(502);
-        record.attempt_ended("reset");
+        record.attempt_ended(attempt, "reset");
         record.outcome(RequestOutcome::Error("upstream_error"));
     });
     let line: serde_json::Value = serde_json::from_str(text.trim()).expect("one JSON line");
@@ -349,7 +380,7 @@ fn a_replica_can_not_write_escapes_or_lines_into_the_log() {
     for json in [false, true] {
         let text = logged(json, || {
             let mut record = record(&telemetry);
-            record.dispatched(&Arc::from("evil\u{1b}[2J\nfake line"));
+            drop(record.dispatched(&Arc::from("evil\u{1b}[2J\nfake line"), false));
         });
         assert!(!text.contains('\u{1b}'), "{text:?}");
         assert_eq!(text.trim_end().lines().count(), 1, "{text:?}");

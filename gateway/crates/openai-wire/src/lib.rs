@@ -47,4 +47,4 @@ pub use segments::Segments;
 pub use sse::{SseDecoder, SseError, SseEvent};
 pub use stream::{AnswerStream, Step, StreamError, StreamOptions};
 pub use upstream_error::{Fault, UpstreamError, classify_error};
-pub use usage::{EngineTimings, Usage};
+pub use usage::{EngineTimings, PromptProgress, Usage};

@@ -29,7 +29,7 @@ use crate::json::{Flaw, JsonError};
 use crate::route::Route;
 use crate::sse::{SseDecoder, SseError, SseEvent};
 use crate::upstream_error::{UpstreamError, classify_error};
-use crate::usage::{EngineTimings, Reported, Usage};
+use crate::usage::{EngineTimings, PromptProgress, Reported, Usage};
 use bytes::{BufMut, Bytes, BytesMut};
 use chat::ChatStream;
 use messages::MessagesStream;
@@ -228,6 +228,11 @@ impl AnswerStream {
         self.ledger.timings
     }
 
+    /// How far the running attempt's engine says it has read the prompt, where it does.
+    pub fn progress(&self) -> Option<PromptProgress> {
+        self.ledger.progress
+    }
+
     /// Events with content so far, over all attempts.
     pub fn content_events(&self) -> u64 {
         self.ledger.content_events
@@ -265,6 +270,7 @@ impl Dialect {
 struct Ledger {
     reported: Reported,
     timings: Option<EngineTimings>,
+    progress: Option<PromptProgress>,
     content_events: u64,
     /// Content events of earlier attempts, which the running one continues.
     carried: u64,
@@ -277,6 +283,7 @@ impl Ledger {
     fn begin_attempt(&mut self) {
         self.reported = Reported::default();
         self.timings = None;
+        self.progress = None;
         self.carried = self.content_events;
     }
 

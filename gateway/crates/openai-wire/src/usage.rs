@@ -76,6 +76,44 @@ impl EngineTimings {
     }
 }
 
+/// How far an engine has read a prompt (llama-server's `prompt_progress`), in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PromptProgress {
+    /// The whole prompt.
+    pub total: u32,
+    /// What is read of it, what came from the cache included.
+    pub read: u32,
+    /// What came from the cache.
+    pub cached: u32,
+}
+
+impl PromptProgress {
+    /// Reads the next value; `None` if it does not say how far.
+    pub(crate) fn parse(scanner: &mut Scanner<'_>) -> Result<Option<Self>, JsonError> {
+        if scanner.kind()? != Kind::Object {
+            scanner.skip()?;
+            return Ok(None);
+        }
+        let (mut total, mut read, mut cached) = (None, None, None);
+        let mut open = scanner.object()?;
+        while let Some(key) = scanner.member(&mut open)? {
+            let place = match key.name.as_ref() {
+                "total" => &mut total,
+                "processed" => &mut read,
+                "cache" => &mut cached,
+                _ => {
+                    scanner.skip()?;
+                    continue;
+                }
+            };
+            *place = number(scanner)?.map(|count| count.min(MAX_TOKENS as f64) as u32);
+        }
+        let Some(read) = read else { return Ok(None) };
+        let total = total.unwrap_or(read).max(read);
+        Ok(Some(Self { total, read, cached: cached.unwrap_or(0).min(read) }))
+    }
+}
+
 /// Usage as it was reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reported {

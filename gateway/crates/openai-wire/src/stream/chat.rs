@@ -7,7 +7,7 @@ use super::{Ledger, StreamError, StreamOptions, in_band, write_edited};
 use crate::edits::{Edits, MemberCuts};
 use crate::json::{JsonError, Kind, Scanner, quoted};
 use crate::route::Route;
-use crate::usage::{EngineTimings, Reported};
+use crate::usage::{EngineTimings, PromptProgress, Reported};
 use bytes::{BufMut, BytesMut};
 use std::ops::Range;
 
@@ -306,6 +306,7 @@ impl ChatStream {
                         ledger.timings = Some(timings);
                     }
                 }
+                "prompt_progress" => ledger.progress = PromptProgress::parse(&mut scanner)?.or(ledger.progress),
                 "object" => {
                     chunk.object = true;
                     let range = scanner.skip()?;
