@@ -1,7 +1,7 @@
 //! Streams of chat and text completions, dialect by dialect.
 
 use bytes::BytesMut;
-use openai_wire::{AnswerStream, Fault, Route, SseDecoder, Step, StreamError, StreamOptions, Usage};
+use openai_wire::{AnswerStream, Fault, PromptProgress, Route, SseDecoder, Step, StreamError, StreamOptions, Usage};
 use serde_json::{Value, json};
 
 pub fn options(include_usage: bool) -> StreamOptions {
@@ -76,6 +76,26 @@ fn llama_server_without_usage_asked() {
     assert!(!stream.usage_estimated() && stream.is_complete() && stream.content_sent());
     assert_eq!(stream.timings().expect("timings").predicted_ms, 30.5);
     assert_eq!(stream.content_events(), 2);
+}
+
+#[test]
+fn how_far_a_prompt_is_read_is_told_as_it_comes_and_believed_within_reason() {
+    let mut stream = new(false);
+    let mut told = |progress: &str| {
+        let chunk = format!(
+            "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"role\":\"assistant\",\"content\":null}}}}],\"prompt_progress\":{progress}}}\n\n"
+        );
+        let step = stream.push(chunk.as_bytes(), &mut BytesMut::new()).expect("sound");
+        assert_eq!((step.content_events, step.data_events), (0, 1), "it is a sign of life and no content");
+        stream.progress()
+    };
+    let progress = |total, read, cached| Some(PromptProgress { total, read, cached });
+    assert_eq!(told("null"), None);
+    assert_eq!(told(r#"{"total":900,"cache":300,"processed":300,"time_ms":0}"#), progress(900, 300, 300));
+    assert_eq!(told(r#"{"total":900,"cache":300,"processed":812,"time_ms":5}"#), progress(900, 812, 300));
+    assert_eq!(told(r#"{"total":"all"}"#), progress(900, 812, 300), "what says nothing changes nothing");
+    assert_eq!(told(r#"{"processed":1e99,"cache":-4}"#), progress(1 << 24, 1 << 24, 0));
+    assert_eq!(told(r#"{"total":1,"processed":20,"cache":50}"#), progress(20, 20, 20));
 }
 
 #[test]
