@@ -9,6 +9,7 @@
 //! | what is remembered of each request, and of the fleet | [`ledger`], [`observed`] |
 //! | what comes of it: table, JSON, page | [`report`] |
 //! | how a scenario is played in virtual time | [`sim`] |
+//! | how such a scenario is played live, beside that | [`scaled`] |
 //! | how policies are shown side by side | [`compare`] |
 //! | what a gateway's record says | [`replay`] |
 //!
@@ -24,6 +25,7 @@ mod live;
 mod observed;
 mod replay;
 mod report;
+mod scaled;
 mod scenario;
 mod sim;
 mod tasks;
@@ -66,6 +68,9 @@ fn main() -> ExitCode {
 }
 
 fn live(options: &cli::Live) -> anyhow::Result<bool> {
+    if options.is_of_the_simulator() {
+        return scaled::run(options, &gateway_program(options)?);
+    }
     let mut scenario = read_scenario(&options.scenario)?;
     options.apply(&mut scenario);
     // Clients alone are cheapest on one thread; the phones of --self are work for a second.
@@ -89,8 +94,7 @@ fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
 
 async fn play(options: &cli::Live, scenario: Scenario) -> anyhow::Result<Report> {
     let (own, fleet) = if options.own {
-        let program = options.huntgroup.clone().map_or_else(beside_this_program, Ok)?;
-        let (own, fleet) = Own::start(&scenario, &program).await?;
+        let (own, fleet) = Own::start(&scenario, &gateway_program(options)?).await?;
         (Some(own), fleet)
     } else if let Some(control) = &options.control {
         (None, Fleet::Remote(Control::new(control).await?))
@@ -98,11 +102,11 @@ async fn play(options: &cli::Live, scenario: Scenario) -> anyhow::Result<Report>
         (None, Fleet::Unseen)
     };
     let admin = match (&own, &options.admin) {
-        (Some(own), _) => Some(own.admin().await?),
+        (Some(own), _) => Some(own.gateway.admin().await?),
         (None, Some(url)) => Some(Admin::new(url, options.token.as_deref()).await?),
         (None, None) => None,
     };
-    let url = own.as_ref().map_or(options.url.as_str(), |own| own.url.as_str());
+    let url = own.as_ref().map_or(options.gateway_url(), |own| own.gateway.url.as_str());
     let key = if own.is_some() { Some(KEY) } else { options.key.as_deref() };
     let setting = Setting {
         pool: Pool::new(url).await?,
@@ -112,16 +116,20 @@ async fn play(options: &cli::Live, scenario: Scenario) -> anyhow::Result<Report>
         check: if options.any_answer { Check::Form } else { Check::EveryWord },
         progress: std::io::stderr().is_terminal(),
     };
-    let target = if own.is_some() { "a gateway and fake phones of its own".to_owned() } else { options.url.clone() };
+    let target = if own.is_some() {
+        "a gateway and fake phones of its own".to_owned()
+    } else {
+        options.gateway_url().to_owned()
+    };
     let started_unix = clock::unix_seconds();
     let play = Play::new(scenario.clone(), setting);
     let played = play.run().await;
     drop(play);
     if let Some(own) = own {
         if let Some(path) = &options.gateway_log {
-            own.keep_log(path)?;
+            own.gateway.keep_log(path)?;
         }
-        if let Some(trouble) = own.stop().await {
+        if let Some(trouble) = own.gateway.stop().await {
             bail!("{trouble}");
         }
     }
@@ -129,7 +137,10 @@ async fn play(options: &cli::Live, scenario: Scenario) -> anyhow::Result<Report>
     Ok(report::build(&scenario, &played.book, played.observed, meta))
 }
 
-fn beside_this_program() -> anyhow::Result<PathBuf> {
+fn gateway_program(options: &cli::Live) -> anyhow::Result<PathBuf> {
+    if let Some(program) = &options.huntgroup {
+        return Ok(program.clone());
+    }
     let this = std::env::current_exe().context("where this program is")?;
     Ok(this.with_file_name("huntgroup"))
 }

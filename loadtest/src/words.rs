@@ -58,8 +58,8 @@ pub(crate) struct Message {
     pub(crate) text: String,
 }
 
-/// The body of a chat request.
-pub(crate) fn chat_body(model: &str, messages: &[Message], max_tokens: u32, stream: bool) -> String {
+/// The body of a chat request; without `max_tokens` the model says when an answer ends.
+pub(crate) fn chat_body(model: &str, messages: &[Message], max_tokens: Option<u32>, stream: bool) -> String {
     let length: usize = messages.iter().map(|message| message.text.len() + 40).sum();
     let mut body = String::with_capacity(length + model.len() + 128);
     body.push_str("{\"model\":");
@@ -72,7 +72,10 @@ pub(crate) fn chat_body(model: &str, messages: &[Message], max_tokens: u32, stre
         push_json(&mut body, &message.text);
         body.push('}');
     }
-    write!(body, "],\"max_tokens\":{max_tokens}").ok();
+    body.push(']');
+    if let Some(max_tokens) = max_tokens {
+        write!(body, ",\"max_tokens\":{max_tokens}").ok();
+    }
     if stream {
         body.push_str(",\"stream\":true,\"stream_options\":{\"include_usage\":true}");
     }
@@ -105,10 +108,10 @@ mod tests {
     fn a_body_is_the_json_that_the_api_wants() {
         let messages =
             [Message { role: "system", text: "be \"brief\"".into() }, Message { role: "user", text: "hello".into() }];
-        let body: serde_json::Value = serde_json::from_str(&chat_body("m", &messages, 7, true)).expect("JSON");
+        let body: serde_json::Value = serde_json::from_str(&chat_body("m", &messages, Some(7), true)).expect("JSON");
         assert_eq!(body["messages"][0]["content"], "be \"brief\"");
         assert_eq!((&body["max_tokens"], &body["stream"]), (&7.into(), &true.into()));
-        let plain: serde_json::Value = serde_json::from_str(&chat_body("m", &messages, 7, false)).expect("JSON");
-        assert!(plain.get("stream").is_none());
+        let plain: serde_json::Value = serde_json::from_str(&chat_body("m", &messages, None, false)).expect("JSON");
+        assert!(plain.get("stream").is_none() && plain.get("max_tokens").is_none());
     }
 }

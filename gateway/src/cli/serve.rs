@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::Failure;
 use crate::{
-    app,
+    app, clock,
     config::{self, Config, LogLevel, Overrides},
     telemetry::{self, LogFormat, LogOptions},
 };
@@ -44,6 +44,15 @@ pub struct ServeArgs {
     /// Take the listeners over from the process in server.pid_file, which then drains
     #[arg(long)]
     pub upgrade: bool,
+    /// For load tests with fake phones that live as fast: this many seconds of the gateway in one of the world's
+    #[arg(long, value_name = "TIMES", hide = true, value_parser = pace)]
+    pub clock_pace: Option<f64>,
+}
+
+/// Reads how much faster than the world a load test's gateway lives.
+fn pace(text: &str) -> Result<f64, String> {
+    let pace = text.parse().ok().filter(|pace| (1.0..=1000.0).contains(pace));
+    pace.ok_or_else(|| "expected a number from 1 to 1000".to_owned())
 }
 
 /// Runs until a signal ends it.
@@ -53,6 +62,9 @@ pub struct ServeArgs {
 pub(super) fn run(args: ServeArgs) -> Result<u8, Failure> {
     let overrides =
         Overrides { replicas: args.replicas, listen: args.listen, admin_listen: args.admin_listen, store: args.store };
+    if let Some(pace) = args.clock_pace {
+        clock::run_faster(pace);
+    }
     let config = config::load(args.config.as_deref(), overrides.clone())?;
     let options = app::Options { config_path: args.config, overrides, upgrade: args.upgrade };
     start(config, options)
@@ -61,6 +73,9 @@ pub(super) fn run(args: ServeArgs) -> Result<u8, Failure> {
 /// Sets up the log and runs the gateway.
 pub(super) fn start(config: Config, options: app::Options) -> Result<u8, Failure> {
     telemetry::init(&log_options(&config))?;
+    if let Some(pace) = clock::pace() {
+        tracing::warn!(pace, "the clock runs faster than the world's: this is for load tests");
+    }
     app::run(config, options)?;
     Ok(0)
 }

@@ -60,6 +60,8 @@ pub(crate) struct Reply {
     pub(crate) attempts: Option<u32>,
     /// Who answered, as the gateway says.
     pub(crate) replica: Option<String>,
+    /// Prompt tokens that were cached, by the usage that came with the answer.
+    pub(crate) cached_tokens: Option<u32>,
     /// A finish reason came.
     pub(crate) finished: bool,
     /// `[DONE]` came.
@@ -130,6 +132,26 @@ fn read_head(response: &Response<Incoming>, reply: &mut Reply) {
 struct Chunk<'c> {
     #[serde(borrow, default)]
     choices: Vec<Choice<'c>>,
+    #[serde(default)]
+    usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    #[serde(default)]
+    prompt_tokens_details: Option<PromptTokens>,
+}
+
+#[derive(Deserialize)]
+struct PromptTokens {
+    #[serde(default)]
+    cached_tokens: Option<u32>,
+}
+
+impl Chunk<'_> {
+    fn cached_tokens(&self) -> Option<u32> {
+        self.usage.as_ref()?.prompt_tokens_details.as_ref()?.cached_tokens
+    }
 }
 
 #[derive(Deserialize)]
@@ -192,6 +214,7 @@ fn read_event(data: &[u8], reply: &mut Reply) -> Result<(), Failure> {
     if reply.done {
         return Err(Failure::BadBody("an event after [DONE]"));
     }
+    reply.cached_tokens = chunk.cached_tokens().or(reply.cached_tokens);
     for choice in chunk.choices {
         if let Some(text) = choice.delta.content.filter(|text| !text.is_empty()) {
             if reply.finished {
@@ -206,6 +229,7 @@ fn read_event(data: &[u8], reply: &mut Reply) -> Result<(), Failure> {
 
 fn read_plain(body: &[u8], reply: &mut Reply) -> Result<(), Failure> {
     let answer: Chunk<'_> = serde_json::from_slice(body).map_err(|_| Failure::BadBody("not JSON"))?;
+    reply.cached_tokens = answer.cached_tokens();
     let Some(choice) = answer.choices.into_iter().next() else {
         return Err(Failure::BadBody("an answer without choices"));
     };
@@ -228,7 +252,9 @@ mod tests {
         read_event(br#"{"choices":[{"delta":{"content":"a\n"},"finish_reason":null}]}"#, &mut reply).expect("text");
         assert_eq!((reply.text.as_str(), reply.finished), ("a\n", false));
         read_event(br#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#, &mut reply).expect("a finish");
-        read_event(br#"{"choices":[],"usage":{"completion_tokens":1}}"#, &mut reply).expect("usage");
+        let usage = br#"{"choices":[],"usage":{"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":7}}}"#;
+        read_event(usage, &mut reply).expect("usage");
+        assert_eq!(reply.cached_tokens, Some(7));
         assert!(read_event(br#"{"choices":[{"delta":{"content":"b"}}]}"#, &mut reply).is_err());
         read_event(b"[DONE]", &mut reply).expect("the end");
         assert!(reply.finished && reply.done);

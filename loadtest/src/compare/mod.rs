@@ -12,6 +12,8 @@ mod plots;
 mod ratios;
 mod table;
 
+pub(crate) use page::{Heading, page};
+
 use crate::{
     cli, clock,
     sim::{Figures, Order, Progress, Watcher, play_all, read_all},
@@ -46,7 +48,7 @@ pub(crate) fn run(options: &cli::Compare) -> anyhow::Result<bool> {
     };
     play_all(&orders, &mut collector)?;
     if let Some(path) = &options.html {
-        let page = page::page(&collector.whole, clock::unix_seconds());
+        let page = page(&Heading::of(&collector.whole), &collector.whole, clock::unix_seconds());
         std::fs::write(path, page).with_context(|| path.display().to_string())?;
     }
     Ok(true)
@@ -70,7 +72,7 @@ impl Watcher for Collector<'_, '_> {
         self.begun.push(figures);
         let order = self.orders.get(self.whole.len()).filter(|order| order.players.len() == self.begun.len());
         let Some(order) = order else { return Ok(()) };
-        let comparison = Comparison { scenario: order.scenario, policies: std::mem::take(&mut self.begun) };
+        let comparison = Comparison::new(order.scenario, std::mem::take(&mut self.begun));
         self.progress.clear();
         let mut out = io::stdout().lock();
         if self.json {
@@ -84,7 +86,12 @@ impl Watcher for Collector<'_, '_> {
     }
 }
 
-impl Comparison<'_> {
+impl<'s> Comparison<'s> {
+    /// What several policies, at least one, made of a scenario.
+    pub(crate) const fn new(scenario: &'s Scenario, policies: Vec<Figures>) -> Self {
+        Self { scenario, policies }
+    }
+
     /// The figures of a policy, if it is among them.
     fn policy(&self, name: &str) -> Option<&Figures> {
         self.policies.iter().find(|figures| figures.policy == name)

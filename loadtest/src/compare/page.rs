@@ -7,21 +7,40 @@ use crate::{
 };
 use std::fmt::Write as _;
 
+/// What a page says before its first scenario.
+pub(crate) struct Heading {
+    /// Of the page.
+    pub(crate) title: String,
+    /// What is compared.
+    pub(crate) about: String,
+    /// HTML that follows, before everything else.
+    pub(crate) more: String,
+}
+
+impl Heading {
+    /// Of policies that were played in virtual time.
+    pub(super) fn of(comparisons: &[Comparison<'_>]) -> Self {
+        let title = match comparisons {
+            [one] => format!("Policies on {}", one.scenario.name),
+            many => format!("Policies on {} scenarios", many.len()),
+        };
+        let about = "Each policy served the same phones and the same requests, in virtual time. A bound is what no policy can \
+                     beat, whatever it knows; ratios below 1 are better than what they are taken against.";
+        Self { title, about: about.to_owned(), more: String::new() }
+    }
+}
+
 /// The whole page.
-pub(super) fn page(comparisons: &[Comparison<'_>], made_unix: u64) -> String {
+pub(crate) fn page(heading: &Heading, comparisons: &[Comparison<'_>], made_unix: u64) -> String {
     let mut body = String::new();
-    let title = match comparisons {
-        [one] => format!("Policies on {}", one.scenario.name),
-        many => format!("Policies on {} scenarios", many.len()),
-    };
     write!(
         body,
-        "<header><h1>{}</h1><p>Each policy served the same phones and the same requests, in virtual time. A bound is what no \
-         policy can beat, whatever it knows; ratios below 1 are better than what they are taken against.</p>\
-         <p class=\"note\">Made on {} UTC, {}.</p></header>",
-        escape(&title),
+        "<header><h1>{}</h1><p>{}</p><p class=\"note\">Made on {} UTC, {}.</p>{}</header>",
+        escape(&heading.title),
+        escape(&heading.about),
         date(made_unix),
-        comparisons.first().map(|one| seeds(one.seeds())).unwrap_or_default()
+        comparisons.first().map(|one| seeds(one.seeds())).unwrap_or_default(),
+        heading.more
     )
     .ok();
     if comparisons.len() > 1 {
@@ -30,7 +49,7 @@ pub(super) fn page(comparisons: &[Comparison<'_>], made_unix: u64) -> String {
     for comparison in comparisons {
         scenario(&mut body, comparison);
     }
-    shell(&title, &body)
+    shell(&heading.title, &body)
 }
 
 /// Every class of every scenario by policy: how many times the bound.

@@ -8,7 +8,7 @@
 //! | what an operator asks of the gateway | [`admin`] |
 //! | how phones of another process are asked | [`control`] |
 //! | how the fleet is observed | [`sample`] |
-//! | where phones and gateway come from with `--self` | [`own`] |
+//! | where phones and gateway come from with `--self` | [`own`], [`process`] |
 //! | what the terminal shows meanwhile | [`progress`] |
 
 mod admin;
@@ -16,6 +16,7 @@ mod control;
 mod fleet;
 mod own;
 mod play;
+mod process;
 mod progress;
 mod sample;
 mod steps;
@@ -24,4 +25,5 @@ pub(crate) use admin::Admin;
 pub(crate) use control::Control;
 pub(crate) use fleet::Fleet;
 pub(crate) use own::{KEY, Own};
-pub(crate) use play::{Play, Setting};
+pub(crate) use play::{Play, Setting, interrupted};
+pub(crate) use process::{OwnError, Process, Site};

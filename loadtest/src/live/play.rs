@@ -154,7 +154,7 @@ impl Play {
 }
 
 /// Resolves when the process is asked to end.
-async fn interrupted() {
+pub(crate) async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
     tokio::select! {
@@ -236,7 +236,7 @@ async fn ask(
         pool: &play.setting.pool,
         authorization: play.setting.authorization.as_deref(),
         urgency: &class.urgency,
-        body: chat_body(&class.model, messages, turn.answer_tokens, turn.stream).into(),
+        body: chat_body(&class.model, messages, Some(turn.answer_tokens), turn.stream).into(),
         stream: turn.stream,
         message: messages.last().map_or("", |message| message.text.as_str()),
         tokens: turn.answer_tokens,

@@ -14,10 +14,10 @@ mod progress;
 mod runner;
 mod table;
 
-pub(crate) use figures::{ClassMeans, Figures};
+pub(crate) use figures::{ClassMeans, Figures, Measured};
 pub(crate) use progress::Progress;
 pub(crate) use runner::{Order, Watcher, play_all};
-pub(crate) use table::{ratio, seeds, share, waste_table};
+pub(crate) use table::{print as print_figures, ratio, seeds, share, waste_table};
 
 use crate::cli;
 use anyhow::{Context as _, bail};
@@ -52,10 +52,14 @@ pub(crate) fn run(options: &cli::Sim) -> anyhow::Result<bool> {
 /// # Errors
 /// What is wrong, with the file.
 pub(crate) fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<(PathBuf, Scenario)>> {
-    paths.iter().map(|path| Ok((path.clone(), read(path)?))).collect()
+    paths.iter().map(|path| Ok((path.clone(), read_scenario(path)?))).collect()
 }
 
-fn read(path: &Path) -> anyhow::Result<Scenario> {
+/// Reads one file.
+///
+/// # Errors
+/// What is wrong, with the file.
+pub(crate) fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
     let shown = || path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(shown)?;
     if path.extension().is_some_and(|extension| extension == "toml") {

@@ -5,7 +5,7 @@ use crate::report::{grid, number, time_or_dash};
 use std::io::{self, Write};
 
 /// Prints how several policies served one scenario.
-pub(super) fn print(out: &mut dyn Write, policies: &[Figures]) -> io::Result<()> {
+pub(crate) fn print(out: &mut dyn Write, policies: &[Figures]) -> io::Result<()> {
     let Some(first) = policies.first() else { return Ok(()) };
     writeln!(out, "{}, {}", first.scenario, seeds(&first.seeds))?;
     let mut rows = vec![head()];

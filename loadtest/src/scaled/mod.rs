@@ -1,0 +1,249 @@
+//! Scenarios of the simulator, played live: behind sockets, in a fraction of their time, beside what the simulator says.
+//!
+//! The simulator shows what a policy is worth if phones, sockets and gateway are as modelled; this shows that they are. The
+//! same draw is played twice, so phones, failures and requests are the same, and the figures are taken by the same code.
+//! All times are divided by the speedup, of phones, clients, failures and of the gateway's clock, and figures multiplied by
+//! it. What does not shrink is the time that this machine takes for its work, so it is told whether that was too much
+//! ([`cpu`]).
+//!
+//! | question | module |
+//! |---|---|
+//! | prompts with the scenario's tokens | [`texts`] |
+//! | phones and gateway | [`stage`] |
+//! | what befalls the phones | [`fortune`] |
+//! | who asks what when | [`clients`] |
+//! | the scenario's time | [`time`] |
+//! | whether this machine kept up | [`cpu`] |
+//! | how far live is from simulated | [`off`] |
+//! | table, JSON, page | [`report`] |
+
+mod clients;
+mod cpu;
+mod fortune;
+mod off;
+mod report;
+mod stage;
+mod texts;
+mod time;
+
+use crate::{
+    cli::{self, GatewayPolicy},
+    client::Pool,
+    live::interrupted,
+    report::{number, short_time},
+    sim::{Figures, Measured, read_scenario},
+};
+use anyhow::{Context as _, bail};
+use clients::{Book, Clients, Prepared};
+use cpu::{Cpu, Watch};
+use report::Report;
+use simulation::{
+    play::{Player, Run},
+    scenario::Scenario,
+};
+use stage::Stage;
+use std::{
+    collections::BTreeMap,
+    io::{self, IsTerminal as _, Write as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use time::Time;
+use tokio::task::JoinSet;
+
+/// How much faster than the scenario it is played, if nothing is said.
+const SPEEDUP: f64 = 20.0;
+
+/// `loadtest live` with a scenario of the simulator: true if live and simulated are as near as they should be.
+pub(crate) fn run(options: &cli::Live, program: &Path) -> anyhow::Result<bool> {
+    let scenario = shortened(read_scenario(&options.scenario)?, options.duration);
+    let speedup = options.scaled.speedup.unwrap_or(SPEEDUP);
+    let (policy, player) = player(options.scaled.policy.unwrap_or(GatewayPolicy::LeastWork))?;
+    let seeds = if options.scaled.seeds.is_empty() { vec![0] } else { cli::runs(&options.scaled.seeds) };
+    raise_descriptor_limit();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.context("the runtime")?;
+    let (mut live, mut simulated, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
+    let mut failures: BTreeMap<String, u64> = BTreeMap::new();
+    for seed in seeds {
+        let run = Run::new(&scenario, seed);
+        let measured = |played| Measured { seed, played, bounds: run.bounds.clone() };
+        let plan = Plan { run: &run, speedup, policy, player: &player, program };
+        let served = runtime.block_on(plan.play(options.gateway_log.as_deref()))?;
+        live.push(measured(served.played));
+        cpu.push(served.cpu);
+        for (kind, count) in served.failures {
+            *failures.entry(kind).or_default() += count;
+        }
+        simulated.push(measured(run.play(&player)));
+    }
+    let live = Figures::mean(&scenario, &player, &live);
+    let simulated = Figures::mean(&scenario, &player, &simulated);
+    let within = options.scaled.within;
+    let pairs = off::pairs(&scenario, &live, &simulated, within);
+    let report = Report { scenario: &scenario, speedup, live, simulated, pairs, within, failures, cpu };
+    write_out(options, &report)?;
+    Ok(report.holds())
+}
+
+/// The player of the simulator that a gateway with this policy is compared with.
+fn player(policy: GatewayPolicy) -> anyhow::Result<(&'static str, Player)> {
+    let (policy, name) = match policy {
+        GatewayPolicy::LeastWork => ("least_work", "default"),
+        GatewayPolicy::LeastBusy => ("least_busy", "least_busy"),
+        GatewayPolicy::RoundRobin => ("round_robin", "round_robin"),
+    };
+    Ok((policy, Player::named(name)?))
+}
+
+/// The scenario as if its work had stopped arriving earlier. What is drawn of it begins as that of the whole.
+fn shortened(mut scenario: Scenario, length_s: Option<f64>) -> Scenario {
+    if let Some(length_s) = length_s {
+        scenario.horizon_s = scenario.horizon_s.min(length_s);
+        scenario.warmup_s = scenario.warmup_s.min(scenario.horizon_s / 4.0);
+    }
+    scenario
+}
+
+/// Thousands of clients need thousands of descriptors; the soft limit is often 1,024. The gateway inherits it.
+fn raise_descriptor_limit() {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    // With the old limit everything works, for smaller scenarios.
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).ok();
+}
+
+/// One run to be played.
+struct Plan<'p> {
+    run: &'p Run<'p>,
+    speedup: f64,
+    policy: &'static str,
+    player: &'p Player,
+    program: &'p Path,
+}
+
+/// What came of one run.
+struct Served {
+    played: simulation::play::Played,
+    failures: BTreeMap<String, u64>,
+    cpu: Cpu,
+}
+
+impl Plan<'_> {
+    async fn play(&self, log: Option<&Path>) -> anyhow::Result<Served> {
+        let stage = Stage::start(self.run, self.speedup, self.policy, self.program).await?;
+        let pool = Pool::new(&stage.gateway.url).await?;
+        let time = Time::begin(self.speedup);
+        let clients = Arc::new(Clients {
+            run: Arc::new(Prepared::new(self.run)),
+            pool,
+            time,
+            book: Book::new(self.run.workload.requests.len()),
+        });
+        let watch = Arc::new(Watch::begin(stage.gateway.id(), &time));
+        let mut background = JoinSet::new();
+        let watching = Arc::clone(&watch);
+        background.spawn(async move { watching.run().await });
+        background.spawn(progress(Arc::clone(&clients)));
+        for (phone, timeline) in stage.phones.iter().zip(&self.run.workload.timelines) {
+            background.spawn(fortune::run(phone.clone(), timeline.clone(), self.run.scenario.detect_s, time));
+        }
+        let whole = tokio::select! {
+            () = clients::run(&clients) => true,
+            () = interrupted() => false,
+        };
+        let (end, cpu) = (time.now(), watch.end(&time));
+        background.shutdown().await;
+        clear_progress();
+        if let Some(path) = log {
+            stage.gateway.keep_log(path)?;
+        }
+        let trouble = stage.gateway.stop().await;
+        if !whole {
+            bail!("interrupted: figures of a part of a scenario are those of another one");
+        }
+        if let Some(trouble) = trouble {
+            bail!("{trouble}");
+        }
+        let mut pages = clients.book.pages();
+        let requests = std::mem::take(&mut pages.requests);
+        let failures = std::mem::take(&mut pages.failures);
+        Ok(Served { played: self.run.figures(self.player, requests, end), failures, cpu })
+    }
+}
+
+/// Shows how far it is, on a terminal, until it is cancelled.
+async fn progress(clients: Arc<Clients>) {
+    const REDRAW: Duration = Duration::from_millis(250);
+    if !io::stderr().is_terminal() {
+        return;
+    }
+    loop {
+        tokio::time::sleep(REDRAW).await;
+        let (now, horizon_s) = (clients.time.now(), clients.run.horizon_s);
+        let (answered, waiting) = {
+            let pages = clients.book.pages();
+            (pages.answered, pages.waiting)
+        };
+        let filled = (20.0 * (now / horizon_s).min(1.0)) as usize;
+        let bar: String = (0..20).map(|cell| if cell < filled { '█' } else { '░' }).collect();
+        let line = format!(
+            "{bar} {} of {}, {} answered, {waiting} waiting",
+            short_time(now),
+            short_time(horizon_s),
+            number(answered as f64)
+        );
+        // A terminal that can't be written to is no reason to stop.
+        write!(io::stderr(), "\r\x1b[K{line}").ok();
+    }
+}
+
+fn clear_progress() {
+    if io::stderr().is_terminal() {
+        write!(io::stderr(), "\r\x1b[K").ok();
+    }
+}
+
+fn write_out(options: &cli::Live, report: &Report<'_>) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    let json_only = options.json.as_deref() == Some(Path::new("-"));
+    let text = || -> anyhow::Result<String> { Ok(serde_json::to_string_pretty(&report.json()?)? + "\n") };
+    if json_only {
+        write!(out, "{}", text()?)?;
+    } else {
+        report.print(&mut out)?;
+    }
+    let write = |path: &PathBuf, text: String| std::fs::write(path, text).with_context(|| path.display().to_string());
+    if let Some(path) = options.json.as_ref().filter(|_| !json_only) {
+        write(path, text()?)?;
+    }
+    if let Some(path) = &options.html {
+        write(path, report.page())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortened_scenario_begins_like_the_whole() {
+        let text = include_str!("../../scenarios/sim/dev-review-10-50.json");
+        let whole = Scenario::from_json(text).expect("a scenario");
+        let part = shortened(whole.clone(), Some(900.0));
+        assert_eq!((part.horizon_s, part.warmup_s), (900.0, 225.0));
+        let (whole, part) = (Run::new(&whole, 0), Run::new(&part, 0));
+        let count = part.workload.requests.len();
+        assert!(count > 20 && part.workload.requests[..] == whole.workload.requests[..count]);
+        assert_eq!(part.workload.timelines[3].phases()[0], whole.workload.timelines[3].phases()[0]);
+    }
+
+    #[test]
+    fn every_policy_of_the_gateway_has_its_player() {
+        for policy in [GatewayPolicy::LeastWork, GatewayPolicy::LeastBusy, GatewayPolicy::RoundRobin] {
+            assert!(player(policy).is_ok(), "{policy:?}");
+        }
+    }
+}
