@@ -169,7 +169,7 @@ fn waste(out: &mut String, comparison: &Comparison<'_>) {
          <div class=\"scroll dense\"><table><tr><th>policy<th>lost<th>second copies<th>given back<th>read again<th><th>refused</tr>",
     );
     for figures in &comparison.policies {
-        let waste = figures.waste;
+        let Some(waste) = figures.waste else { continue };
         let cells = [waste.fail, waste.hedge, waste.preempt, waste.cold].map(|value| share(Some(value)));
         write!(
             out,

@@ -2,7 +2,7 @@
 //!
 //! A twentieth of the time leaves a phone's second fifty milliseconds. A machine that is busy with something else then
 //! measures itself, and nothing in the figures says so. Two things tell: how late timers fire, and how long the processes
-//! waited for a core in proportion to how long they had one.
+//! waited for a core each time that they wanted one.
 
 use super::time::Time;
 use crate::clock;
@@ -13,10 +13,9 @@ use std::{sync::Mutex, time::Duration};
 const EVERY: Duration = Duration::from_millis(10);
 /// Timers of the runtime fire at whole milliseconds, so up to this late on an idle machine.
 const GRAIN_S: f64 = 0.001;
-/// Mean lateness beyond that, of the world's seconds, from which on a run is not to be believed.
-const LATE_S: f64 = 0.002;
-/// Waiting for a core, in proportion to having one, from which on a run is not to be believed.
-const WAITED: f64 = 1.0;
+/// Mean lateness beyond that, or mean wait for a core, from which on a run is not to be believed; of the world's seconds. A
+/// short answer takes a few tens of milliseconds and two or three waits.
+const LATE_S: f64 = 0.001;
 
 /// What a run took of this machine, and what it did not get.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -25,11 +24,11 @@ pub(super) struct Cpu {
     pub(super) loadtest_cores: f64,
     /// Cores that the gateway used in the mean.
     pub(super) gateway_cores: f64,
-    /// How long clients and phones waited for a core for each second that they had one; `None` where the system does not
+    /// How long clients and phones waited for a core in the mean, seconds of the scenario; `None` where the system does not
     /// tell.
-    pub(super) loadtest_waited: Option<f64>,
+    pub(super) loadtest_wait_s: Option<f64>,
     /// The same of the gateway.
-    pub(super) gateway_waited: Option<f64>,
+    pub(super) gateway_wait_s: Option<f64>,
     /// How late timers fired in the mean, seconds of the scenario.
     pub(super) late_mean_s: f64,
     /// 99th percentile of the same.
@@ -71,15 +70,16 @@ impl Watch {
         let mean = late.iter().sum::<f64>() / late.len().max(1) as f64;
         let p99 = late.get(late.len() * 99 / 100).copied().unwrap_or(0.0);
         let (own, gateway) = (own.since(&own_before), gateway.since(&gateway_before));
-        let starved = |waited: Option<f64>| waited.is_some_and(|waited| waited > WAITED);
+        let starved = |ticks: &Ticks| ticks.wait().is_some_and(|wait_s| wait_s > LATE_S);
+        let wait_s = |ticks: &Ticks| ticks.wait().map(|wait_s| time.scaled(wait_s));
         Cpu {
             loadtest_cores: own.ran_s / elapsed_s,
             gateway_cores: gateway.ran_s / elapsed_s,
-            loadtest_waited: own.waited(),
-            gateway_waited: gateway.waited(),
+            loadtest_wait_s: wait_s(&own),
+            gateway_wait_s: wait_s(&gateway),
             late_mean_s: time.scaled(mean),
             late_p99_s: time.scaled(p99),
-            short: mean > GRAIN_S + LATE_S || starved(own.waited()) || starved(gateway.waited()),
+            short: mean > GRAIN_S + LATE_S || starved(&own) || starved(&gateway),
         }
     }
 }
@@ -89,16 +89,22 @@ impl Watch {
 struct Ticks {
     ran_s: f64,
     waited_s: f64,
+    /// How often they had a core.
+    slices: f64,
 }
 
 impl Ticks {
     fn since(&self, before: &Self) -> Self {
-        Self { ran_s: self.ran_s - before.ran_s, waited_s: self.waited_s - before.waited_s }
+        Self {
+            ran_s: self.ran_s - before.ran_s,
+            waited_s: self.waited_s - before.waited_s,
+            slices: self.slices - before.slices,
+        }
     }
 
-    /// For each second that it had a core, the seconds that it waited for one.
-    fn waited(&self) -> Option<f64> {
-        (self.ran_s > 0.0).then(|| self.waited_s / self.ran_s)
+    /// Seconds that they waited for a core, in the mean.
+    fn wait(&self) -> Option<f64> {
+        (self.slices > 0.0).then(|| self.waited_s / self.slices)
     }
 }
 
@@ -116,6 +122,7 @@ fn read(process: u32) -> Option<Ticks> {
         let ticks = parse(&text)?;
         sum.ran_s += ticks.ran_s;
         sum.waited_s += ticks.waited_s;
+        sum.slices += ticks.slices;
     }
     Some(sum)
 }
@@ -123,8 +130,8 @@ fn read(process: u32) -> Option<Ticks> {
 /// `schedstat`: nanoseconds on a core, nanoseconds of waiting for one, time slices.
 fn parse(text: &str) -> Option<Ticks> {
     let mut numbers = text.split_whitespace().map(|word| word.parse::<u64>().ok());
-    let mut next = || Some(numbers.next()?? as f64 * 1e-9);
-    Some(Ticks { ran_s: next()?, waited_s: next()? })
+    let mut next = || Some(numbers.next()?? as f64);
+    Some(Ticks { ran_s: next()? * 1e-9, waited_s: next()? * 1e-9, slices: next()? })
 }
 
 #[cfg(test)]
@@ -133,9 +140,10 @@ mod tests {
 
     #[test]
     fn the_kernels_account_is_read() {
-        assert_eq!(parse("3000000000 1500000000 17\n"), Some(Ticks { ran_s: 3.0, waited_s: 1.5 }));
-        assert_eq!(parse("x"), None);
-        assert_eq!(Ticks { ran_s: 3.0, waited_s: 1.5 }.waited(), Some(0.5));
-        assert_eq!(Ticks::default().waited(), None);
+        let ticks = parse("3000000000 1500000000 1000\n").expect("three numbers");
+        assert!((ticks.ran_s - 3.0).abs() < 1e-9 && (ticks.waited_s - 1.5).abs() < 1e-9);
+        assert!(ticks.wait().is_some_and(|wait_s| (wait_s - 0.0015).abs() < 1e-9));
+        assert_eq!((parse("x"), parse("1 2"), Ticks::default().wait()), (None, None, None));
+        assert!(read(std::process::id()).is_none_or(|ticks| ticks.slices > 0.0));
     }
 }

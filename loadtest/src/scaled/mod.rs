@@ -78,13 +78,25 @@ pub(crate) fn run(options: &cli::Live, program: &Path) -> anyhow::Result<bool> {
         }
         simulated.push(measured(run.play(&player)));
     }
-    let live = Figures::mean(&scenario, &player, &live);
+    let live = seen(&scenario, Figures::mean(&scenario, &player, &live));
     let simulated = Figures::mean(&scenario, &player, &simulated);
     let within = options.scaled.within;
     let pairs = off::pairs(&scenario, &live, &simulated, within);
     let report = Report { scenario: &scenario, speedup, live, simulated, pairs, within, failures, cpu };
     write_out(options, &report)?;
     Ok(report.holds())
+}
+
+/// Figures of a live play without what can't be seen in one: the first token of a plain answer, and what phones did for
+/// whom, or in vain.
+fn seen(scenario: &Scenario, mut figures: Figures) -> Figures {
+    figures.waste = None;
+    figures.classes.iter_mut().for_each(crate::sim::ClassMeans::leave_out_slot_time);
+    for class in scenario.classes.iter().filter(|class| !class.objective_on_first_token) {
+        let measured = figures.classes.iter_mut().find(|measured| measured.name == class.name);
+        measured.into_iter().for_each(|measured| measured.leave_out("ttft_"));
+    }
+    figures
 }
 
 /// The player of the simulator that a gateway with this policy is compared with.

@@ -91,17 +91,18 @@ impl Report<'_> {
             write!(text, " Clients got no answer and asked again: {}.", kinds.join(", ")).ok();
         }
         for cpu in &self.cpu {
-            let waited = |waited: Option<f64>| match waited {
-                Some(waited) => format!(" (waited {:.0} % of that for a core)", waited * 100.0),
-                None => String::new(),
+            let waited = |wait_s: Option<f64>| {
+                wait_s.map_or_else(String::new, |wait_s| {
+                    format!(" (which waited {} for a core in the mean)", time(wait_s))
+                })
             };
             write!(
                 text,
                 "\nCores used: clients and phones {:.2}{}, gateway {:.2}{}. Timers were {} late in the mean, {} at p99.",
                 cpu.loadtest_cores,
-                waited(cpu.loadtest_waited),
+                waited(cpu.loadtest_wait_s),
                 cpu.gateway_cores,
-                waited(cpu.gateway_waited),
+                waited(cpu.gateway_wait_s),
                 time(cpu.late_mean_s),
                 time(cpu.late_p99_s)
             )

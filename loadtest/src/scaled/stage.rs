@@ -76,12 +76,12 @@ fn variables(scenario: &Scenario) -> Vec<(String, String)> {
 fn config(run: &Run<'_>, phones: &[PhoneHandle], policy: &str, site: &Site<'_>) -> String {
     let mut text = site
         .sections("body_deadline = \"1h\"\nheader_deadline = \"5m\"\nwrite_timeout = \"1h\"\nexpose_replica = false");
-    let looks = Duration::try_from_secs_f64(run.scenario.detect_s).unwrap_or_default().as_secs().clamp(1, 600);
+    let looks = Duration::try_from_secs_f64(run.scenario.detect_s).unwrap_or_default().as_secs().clamp(5, 600);
     write!(
         text,
         "[limits]\nmax_buffered_bytes = \"16GiB\"\nmax_memory = \"64GiB\"\n\n\
-         [pool]\nallow_private = true\nallow_http = true\nidle = \"10m\"\ntls_timeout = \"60s\"\nconnect_timeout = \"60s\"\n\n\
-         [health]\ninterval = \"{looks}s\"\ntimeout = \"60s\"\n\n\
+         [pool]\nallow_private = true\nallow_http = true\nidle = \"10m\"\ntls_timeout = \"60s\"\nconnect_timeout = \"5s\"\n\n\
+         [health]\ninterval = \"{looks}s\"\ntimeout = \"5s\"\n\n\
          [scheduler]\npolicy = {policy:?}\nmax_queued = 1000000\nmax_queued_per_slot = 100000\n\
          max_queued_bytes = \"16GiB\"\nmax_age_interactive = \"none\"\nmax_age_standard = \"none\"\n\
          max_age_batch = \"none\"\nno_replica_wait = \"1d\"\nmax_attempts = 10\nretry_share = 1.0\n\n\

@@ -34,8 +34,17 @@ impl Time {
         seconds * self.speedup
     }
 
-    /// Waits until then.
+    /// Waits until then, to half a millisecond of the world's before or after. Timers count whole milliseconds and fire
+    /// about one late, which would be in every figure.
     pub(super) async fn sleep_until(&self, seconds: f64) {
-        tokio::time::sleep_until(self.instant(seconds)).await;
+        const TICK: Duration = Duration::from_millis(1);
+        let at = self.instant(seconds);
+        loop {
+            let left = at.saturating_duration_since(clock::now());
+            if left <= TICK / 2 {
+                return;
+            }
+            tokio::time::sleep_until(if left > TICK { at - TICK } else { at }).await;
+        }
     }
 }

@@ -37,8 +37,8 @@ pub(crate) struct Figures {
     pub(crate) classes: Vec<ClassMeans>,
     /// Lower bounds by class, by name.
     pub(crate) bounds: BTreeMap<String, BTreeMap<String, f64>>,
-    /// Work that came to nothing.
-    pub(crate) waste: WasteShares,
+    /// Work that came to nothing; `None` where that can't be seen.
+    pub(crate) waste: Option<WasteShares>,
     /// How often the scheduler took which kind of decision; empty for policies that are not the gateway's.
     pub(crate) decisions: BTreeMap<&'static str, f64>,
     /// Requests refused, by reason.
@@ -71,8 +71,8 @@ pub(crate) struct KeyMeans {
     n: f64,
     /// Time to the whole answer.
     mean: f64,
-    /// Slot time it had.
-    slot_seconds: f64,
+    /// Slot time it had; `None` where that can't be seen.
+    slot_seconds: Option<f64>,
 }
 
 impl Figures {
@@ -97,12 +97,12 @@ impl Figures {
                 .iter()
                 .map(|class| (class.name.clone(), mean_bounds(&class.name, measured)))
                 .collect(),
-            waste: WasteShares {
+            waste: Some(WasteShares {
                 fail: waste(|waste| waste.fail),
                 hedge: waste(|waste| waste.hedge),
                 preempt: waste(|waste| waste.preempt),
                 cold: waste(|waste| waste.cold),
-            },
+            }),
             decisions: count(|played| &played.decisions),
             refused: count(|played| &played.refused),
         }
@@ -152,6 +152,22 @@ impl ClassMeans {
     }
 }
 
+impl ClassMeans {
+    /// Leaves out what only a simulated gateway can see of its phones.
+    pub(crate) fn leave_out_slot_time(&mut self) {
+        self.keys.iter_mut().for_each(|key| key.slot_seconds = None);
+    }
+
+    /// Leaves out all figures whose names begin so: they could not be seen.
+    pub(crate) fn leave_out(&mut self, start: &str) {
+        for (name, figure) in ClassFigures::FIGURES.iter().zip(&mut self.figures) {
+            if name.starts_with(start) {
+                *figure = None;
+            }
+        }
+    }
+}
+
 impl KeyMeans {
     fn new(name: &str, runs: &[&ClassFigures]) -> Option<Self> {
         let keys: Vec<&KeyFigures> =
@@ -160,7 +176,7 @@ impl KeyMeans {
             name: name.to_owned(),
             n: mean(keys.iter().map(|key| key.requests as f64))?,
             mean: mean(keys.iter().map(|key| key.mean))?,
-            slot_seconds: mean(keys.iter().map(|key| key.slot_seconds))?,
+            slot_seconds: mean(keys.iter().map(|key| key.slot_seconds)),
         })
     }
 }
@@ -251,7 +267,7 @@ mod tests {
         let class = figures.class("a").expect("it was measured");
         assert_eq!((class.get("mean"), class.get("p99"), class.get("makespan")), (Some(2.0), Some(6.0), None));
         assert_eq!((figures.bound("a", "mean"), figures.bound("b", "mean")), (Some(1.0), None));
-        assert_eq!((figures.waste.cold, figures.decisions["placed"]), (0.02, 2.0));
+        assert_eq!((figures.waste.map(|waste| waste.cold), figures.decisions["placed"]), (Some(0.02), 2.0));
         assert!(figures.class("b").is_none(), "nothing of it was measured");
         assert_eq!((class.get("good"), class.good()), (Some(0.0), None), "nobody said what is good");
     }

@@ -2,6 +2,7 @@
 
 use super::{ClassMeans, Figures};
 use crate::report::{grid, number, time_or_dash};
+use simulation::play::WasteShares;
 use std::io::{self, Write};
 
 /// Prints how several policies served one scenario.
@@ -76,7 +77,9 @@ fn row(policy: &str, class: &ClassMeans) -> Vec<String> {
 fn waste_row(figures: &Figures) -> Vec<String> {
     let waste = figures.waste;
     let refused: f64 = figures.refused.values().sum();
-    let shares = [waste.fail, waste.hedge, waste.preempt, waste.cold].map(|value| share(Some(value)));
+    let shares: [fn(&WasteShares) -> f64; 4] =
+        [|waste| waste.fail, |waste| waste.hedge, |waste| waste.preempt, |waste| waste.cold];
+    let shares = shares.map(|of| share(waste.as_ref().map(of)));
     std::iter::once(figures.policy.to_owned()).chain(shares).chain([number(refused)]).collect()
 }
 
