@@ -171,7 +171,6 @@ enum End {
 mod tests {
     use super::*;
     use simulation::phone::ModelSpeed;
-    use std::sync::Arc;
 
     const SPEED: PhoneSpeed = PhoneSpeed::reference(ModelSpeed { sharing_cost: 0.5, ..ModelSpeed::QWEN_4B });
 
@@ -180,38 +179,41 @@ mod tests {
         State { processor: Processor::new(SPEED), tasks, next: 0 }
     }
 
+    /// How long `work` of the phone's takes while something else happens.
+    async fn time_of(bench: &Bench, work: f64, meanwhile: impl Future<Output = ()>) -> f64 {
+        let (place, began) = (bench.sit(), clock::now());
+        let working = async {
+            bench.work(&place, work).await;
+            (clock::now() - began).as_secs_f64()
+        };
+        tokio::join!(working, meanwhile).0
+    }
+
     #[tokio::test]
     async fn who_comes_and_goes_is_felt_at_once() {
-        let bench = Arc::new(Bench::new(SPEED, 10.0));
-        let (one, began) = (bench.sit(), clock::now());
-        let beside = bench.clone();
-        let other = tokio::spawn(async move {
+        let bench = Bench::new(SPEED, 10.0);
+        let other = async {
             tokio::time::sleep(Duration::from_millis(500)).await;
-            let place = beside.sit();
-            beside.work(&place, 2.5).await;
-            beside.leave(&place);
-        });
-        // Of 10 s of the phone's, 5 alone, 2.5 at half the pace, 2.5 alone.
-        bench.work(&one, 10.0).await;
-        let took = (clock::now() - began).as_secs_f64();
+            let place = bench.sit();
+            bench.work(&place, 2.5).await;
+            bench.leave(&place);
+        };
+        // 5 s of the phone's alone, 2.5 at half the pace, 2.5 alone.
+        let took = time_of(&bench, 10.0, other).await;
         assert!((1.245..1.4).contains(&took), "{took}");
-        other.await.expect("no panic");
     }
 
     #[tokio::test]
     async fn a_change_of_pace_is_felt_at_once() {
-        let bench = Arc::new(Bench::new(SPEED, 10.0));
-        let (one, began) = (bench.sit(), clock::now());
-        let pacer = bench.clone();
-        tokio::spawn(async move {
+        let bench = Bench::new(SPEED, 10.0);
+        let pacer = async {
             for pace in [0.5, 0.0, 1.0] {
                 tokio::time::sleep(Duration::from_millis(300)).await;
-                pacer.set_pace(pace);
+                bench.set_pace(pace);
             }
-        });
+        };
         // 3 s of the phone's at full speed, 1.5 at half of it, none, 1.5 at full speed.
-        bench.work(&one, 6.0).await;
-        let took = (clock::now() - began).as_secs_f64();
+        let took = time_of(&bench, 6.0, pacer).await;
         assert!((1.045..1.2).contains(&took), "{took}");
     }
 
