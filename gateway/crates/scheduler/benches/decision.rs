@@ -15,7 +15,8 @@ use scheduler::{
 
 const REPLICAS: u32 = 1_000;
 const WAITING: usize = 5_000;
-const ROUNDS: usize = 20_000;
+/// Calls measured of each kind.
+const ROUNDS: usize = 5_000;
 
 struct Bench {
     core: Scheduler,

@@ -12,12 +12,15 @@ use crate::{
     request::{Phase, Request},
     scheduler::Scheduler,
     selection::UNMEASURED_SERVICE,
+    snapshot::Decision,
     speed::overall,
     time::Timestamp,
 };
 
 /// Bounds of `Retry-After`: sooner is a busy loop, later makes one official client raise and the other sleep.
 const RETRY_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How long a throughput stands.
+const THROUGHPUT_STANDS: Duration = Duration::from_secs(5);
 /// More urgent requests leave at least this part of the pool, or the estimate would be for ever.
 const LEFT: f64 = 0.1;
 
@@ -84,7 +87,7 @@ impl Scheduler {
             None => (ahead + 1) as f64 * service / slots,
             Some(learned) => {
                 let shape = &learned.shape;
-                let throughput = self.throughput(pool, |slots| shape.gain(slots));
+                let throughput = learned.throughput.unwrap_or_else(|| self.throughput(pool, |slots| shape.gain(slots)));
                 let above = Class::ALL.into_iter().filter(|above| *above < class).max();
                 let urgent = above.map_or(0.0, |above| learned.demand(above, now));
                 // With nothing before it, a slot frees after the part of a service time that falls to each of them.
@@ -92,6 +95,18 @@ impl Scheduler {
             }
         };
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+    }
+
+    /// Works out anew what the pool gets through, if that is due: it changes slowly and costs a walk over the pool.
+    pub(crate) fn refresh_throughput(&mut self, model: ModelId, now: Timestamp) {
+        let (Some(pool), Some(learned)) = (self.pool.models.get(&model), self.learned.get(&model)) else { return };
+        if learned.throughput.is_some() && now.since(learned.throughput_at) < THROUGHPUT_STANDS {
+            return;
+        }
+        let throughput = self.throughput(pool, |slots| learned.shape.gain(slots));
+        if let Some(learned) = self.learned.get_mut(&model) {
+            (learned.throughput, learned.throughput_at) = (Some(throughput), now);
+        }
     }
 
     /// Seconds of a typical replica's work that all serving ones do per second.
@@ -110,14 +125,20 @@ impl Scheduler {
 
     /// Whether a request on its arrival may be told that it would wait in vain: even half of the estimate is more than its
     /// class or its deadline allows.
-    pub(crate) fn is_hopeless(&self, id: RequestId, now: Timestamp) -> bool {
+    pub(crate) fn is_hopeless(&mut self, id: RequestId, now: Timestamp) -> bool {
+        let Some(model) = self.requests.get(&id).map(|request| request.spec.model) else { return false };
+        self.refresh_throughput(model, now);
         let Some(spec) = self.requests.get(&id).map(|request| &request.spec) else { return false };
         let Some(pool) = self.pool.models.get(&spec.model).filter(|pool| pool.serving_slots > 0) else { return false };
         let age = self.config.queue.max_age.get(spec.class as usize).copied().flatten();
         let deadline = spec.deadline.map(|at| at.since(now));
         let Some(allowed) = age.into_iter().chain(deadline).min() else { return false };
         // Without a measured answer the estimate is a guess, and nobody is refused for a guess.
-        pool.service.get().is_some() && self.estimate_wait(spec.model, spec.class, now) / 2 > allowed
+        let hopeless = pool.service.get().is_some() && self.estimate_wait(spec.model, spec.class, now) / 2 > allowed;
+        if hopeless {
+            self.tally.count(Decision::Hopeless);
+        }
+        hopeless
     }
 
     pub(crate) fn retry_after(&self, model: ModelId, class: Class, now: Timestamp) -> Duration {

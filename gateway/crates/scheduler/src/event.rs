@@ -10,6 +10,10 @@ use crate::{
 };
 
 /// Something that happened in the world.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most events are arrivals, and an allocation for each costs more than the room"
+)]
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Event {

@@ -392,9 +392,14 @@ impl Scheduler {
                 self.schedule(id);
             }
         }
-        if let Some(pool) = self.pool.models.get(&model) {
-            // The largest context may have changed, and with it what fits where.
-            self.pool.woken.extend(pool.offers.iter().map(|(replica, _)| replica));
+        let Some(pool) = self.pool.models.get(&model) else { return };
+        let largest = pool.largest_contexts();
+        let same_fit = self.fit_seen.insert(model, largest).is_some_and(|seen| seen == largest);
+        if same_fit && self.config.policy == Policy::LeastWork {
+            // What fits where is as it was: who waits beside a free slot does so on purpose.
+            return self.look_again(model, now);
         }
+        // The largest context may have changed, and with it what fits where.
+        self.pool.woken.extend(pool.offers.iter().map(|(replica, _)| replica));
     }
 }

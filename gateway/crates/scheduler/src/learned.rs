@@ -35,6 +35,11 @@ pub(crate) struct Learned {
     /// When the first request came.
     pub(crate) since: Timestamp,
     pub(crate) profiles: Profiles,
+    /// Seconds of a typical replica's work that the pool does per second, and when that was worked out.
+    pub(crate) throughput: Option<f64>,
+    pub(crate) throughput_at: Timestamp,
+    /// Counts the looks at slots that were left free.
+    pub(crate) tick: usize,
     /// Turns that less urgent classes have earned by waiting while more urgent ones were served.
     pub(crate) credit: [f64; Class::ALL.len()],
 }
@@ -55,6 +60,9 @@ impl Learned {
             demand: [(); Class::ALL.len()].map(|()| Decayed::new(DEMAND_SECONDS)),
             since: now,
             profiles: Profiles::default(),
+            throughput: None,
+            throughput_at: Timestamp::ZERO,
+            tick: 0,
             credit: [0.0; Class::ALL.len()],
         }
     }

@@ -74,6 +74,11 @@ impl ModelPool {
         self.serving_contexts.largest(route).max(self.coming_contexts.largest(route))
     }
 
+    /// The largest context of every route, as above.
+    pub(crate) fn largest_contexts(&self) -> [Option<u32>; 16] {
+        std::array::from_fn(|route| self.largest_context(route as u8))
+    }
+
     /// The context a replica must have to be asked. What no replica seems to hold goes to the largest: the estimate may be
     /// off, and the replica's own tokenizer answers at once.
     pub(crate) fn threshold(&self, route: u8, need: Need) -> u32 {

@@ -6,6 +6,11 @@
 //! takes 160 fingerprints, 1,280 bytes. One fingerprint per fixed block was rejected: 4 KB for the same prompt, of which
 //! thousands may wait.
 
+#![expect(
+    clippy::disallowed_types,
+    reason = "never changed once made; slots and waiting requests hold the same thousand bytes"
+)]
+
 use std::sync::Arc;
 
 /// The first cuts are this many tokens apart.

@@ -56,6 +56,8 @@ pub struct Scheduler {
     pub(crate) running_of: BTreeMap<TenantId, u32>,
     /// Models with a tick to come.
     pub(crate) ticking: BTreeSet<ModelId>,
+    /// The largest contexts by route as they were when the members of a model last changed.
+    pub(crate) fit_seen: BTreeMap<ModelId, [Option<u32>; 16]>,
     /// For the requests that a slot looks at; kept for its memory.
     pub(crate) window: Vec<RequestId>,
     /// What a simulation knows; `None` in life.
@@ -87,6 +89,7 @@ impl Scheduler {
             learned: BTreeMap::new(),
             running_of: BTreeMap::new(),
             ticking: BTreeSet::new(),
+            fit_seen: BTreeMap::new(),
             window: Vec::new(),
             insight: None,
             reconfigured: false,

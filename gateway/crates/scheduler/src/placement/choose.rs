@@ -15,11 +15,14 @@ use crate::{
 };
 
 /// Free replicas looked at for one request, the fastest first.
-const MOST_FREE: usize = 48;
+const MOST_FREE: usize = 40;
 /// And of those that hold its prefix.
-const MOST_WARM: usize = 16;
-/// Waiting requests that a free slot looks at.
-const WINDOW: usize = 64;
+const MOST_WARM: usize = 8;
+/// Waiting requests that a free slot looks at; of batches more, to choose by length.
+const WINDOW: usize = 20;
+const WINDOW_BATCH: usize = 48;
+/// An arrival behind that many of its class waits for its turn.
+const BEHIND: usize = 64;
 /// Requests in a row that decline a slot before it is left alone until something changes.
 const MOST_REFUSALS: usize = 8;
 /// The same for the last of a batch, each of which is placed exactly.
@@ -31,6 +34,8 @@ const MOST_PASSED_OVER: u8 = 6;
 /// Cold: takes that many times what it would take warm. Warm: no more than that.
 const COLD: f64 = 1.2;
 const WARM: f64 = 1.1;
+/// So many of them at a time: a decision must not take long.
+const SLICE: usize = 4;
 /// How often slots that were left free on purpose are looked at again.
 pub(crate) const TICK: Duration = Duration::from_secs(5);
 /// The last requests of a batch: so many per replica, but no more than that.
@@ -52,7 +57,7 @@ impl Scheduler {
         let request = self.requests.get(&id)?;
         let model = request.spec.model;
         // Others that wait have had the free slots offered and declined them; beyond a window of them, it is not its turn.
-        let behind = self.queue.waiting_in(model, request.spec.class) >= WINDOW && !request.has_run();
+        let behind = self.queue.waiting_in(model, request.spec.class) >= BEHIND && !request.has_run();
         if behind || !self.may_start(id) || self.pool.models.get(&model)?.offers.is_empty() {
             return None;
         }
@@ -82,43 +87,32 @@ impl Scheduler {
         let request = self.requests.get(&id)?;
         let outlook = self.outlook(request.spec.model, now)?;
         let ask = outlook.ask(id)?;
-        let (mut best, mut second): (Option<(ReplicaId, Cost)>, Option<(ReplicaId, Cost)>) = (None, None);
-        let mut reserved = false;
-        let prefix = &ask.plan.prompt;
-        let template = prefix.template.map(|template| template.key);
-        let holders = template.into_iter().flat_map(|key| outlook.learned.index.holders(key)).take(MOST_WARM);
-        let warm = outlook.learned.index.conversation_holders(prefix).take(MOST_WARM).chain(holders);
-        let mut look = |id: ReplicaId, replica: &Replica| {
-            let blocked = outlook.is_blocked(ask.request.spec.class, id);
-            reserved |= blocked;
-            if blocked || replica.free() == 0 || !outlook.may_run(id, replica, &ask) {
-                return;
-            }
+        let class = request.spec.class;
+        let prompt = &ask.plan.prompt;
+        let index = &outlook.learned.index;
+        let template = prompt.template.into_iter().flat_map(|template| index.holders(template.key)).take(MOST_WARM);
+        let warm = index.conversation_holders(prompt).take(MOST_WARM).chain(template);
+        let fast = outlook.pool.offers.iter().map(|(id, _)| id).take(MOST_FREE);
+        let (mut best, mut second) = (None::<(ReplicaId, Cost)>, None);
+        for id in warm.chain(fast) {
+            let Some(replica) = outlook.replica(id) else { continue };
             let bound = best.map_or(f64::INFINITY, |(_, cost)| cost.total);
+            // Even warm it would take longer than the best one does.
+            if outlook.floor(id, replica, &ask) > bound {
+                continue;
+            }
+            if outlook.is_blocked(class, id) || replica.free() == 0 || !outlook.may_run(id, replica, &ask) {
+                continue;
+            }
             let cost = outlook.now_cost(id, replica, &ask, bound);
-            let joins = cost.running > 0 && cost.total < bound;
+            let worse = cost.total >= bound;
             // Joining what runs there must beat running after it.
-            if cost.total >= bound || joins && outlook.later_cost(id, replica, &ask, cost.total).0 < cost.total {
-                return;
+            if worse || cost.running > 0 && outlook.later_cost(id, replica, &ask, cost.total).0 < cost.total {
+                continue;
             }
             second = best.replace((id, cost));
-        };
-        for id in warm {
-            if let Some(replica) = outlook.replica(id) {
-                look(id, replica);
-            }
         }
-        for (at, (id, _)) in outlook.pool.offers.iter().take(MOST_FREE).enumerate() {
-            let Some(replica) = outlook.replica(id) else { continue };
-            look(id, replica);
-            let _ = at;
-        }
-        let Some((replica, cost)) = best else {
-            if reserved {
-                self.note_reserved(id);
-            }
-            return None;
-        };
+        let (replica, cost) = best?;
         let view = |(id, cost): (ReplicaId, Cost)| outlook.replica(id).map(|r| outlook.view(id, r, &cost, 0.0));
         let compared = best.into_iter().chain(second).filter_map(view).collect();
         Some(Found { replica, cost, compared })
@@ -189,7 +183,6 @@ impl Scheduler {
         let mut window = std::mem::take(&mut self.window);
         window.clear();
         self.fill_window(model, class, id, &mut window);
-        window.iter().for_each(|request| self.expect_again(*request));
         if class == Class::Batch {
             self.sort_batch(&mut window, model, id, tail, now);
         }
@@ -205,7 +198,7 @@ impl Scheduler {
         let fits = |lane: &LaneKey| {
             replica.spec.routes.contains(lane.route) && replica.context() >= pool.threshold(lane.route, lane.need)
         };
-        queue.window(class, fits, WINDOW, window);
+        queue.window(class, fits, if class == Class::Batch { WINDOW_BATCH } else { WINDOW }, window);
         let retries = self.budget.has_room(&self.config.retry);
         let gamble = !replica.is_sound();
         let mut starved = false;
@@ -235,6 +228,7 @@ impl Scheduler {
         let most = if tail { MOST_REFUSALS_TAIL } else { MOST_REFUSALS };
         let mut refusals = 0;
         for (at, request) in window.iter().enumerate() {
+            self.expect_again(*request);
             let cost = self.cost_there(*request, id, tail, now);
             let verdict = match cost {
                 Some(cost) if cost.total.is_finite() => {
@@ -293,7 +287,7 @@ impl Scheduler {
         if cost.own.total() <= COLD * warm(&outlook.ask(*first)?) {
             return None;
         }
-        let others = window.iter().take(if batch { WINDOW } else { PREFERRED });
+        let others = window.iter().take(if batch { WINDOW_BATCH } else { PREFERRED });
         others.copied().filter(|other| other != first).find(|other| {
             let Some(ask) = outlook.ask(*other) else { return false };
             outlook.own(id, replica, &ask).is_some_and(|own| own.total() < WARM * warm(&ask))
@@ -369,8 +363,6 @@ impl Scheduler {
         }
     }
 
-    fn note_reserved(&self, _id: RequestId) {}
-
     /// A class whose eldest has waited too long and that has earned a turn.
     fn starving(&self, model: ModelId, now: Timestamp) -> Option<Class> {
         let (learned, queue) = (self.learned.get(&model)?, self.queue.models.get(&model)?);
@@ -403,19 +395,24 @@ impl Scheduler {
     /// Looks again at the free slots of a model, and at what could run twice.
     pub(crate) fn tick(&mut self, model: ModelId, now: Timestamp) {
         self.ticking.remove(&model);
-        let free: Vec<ReplicaId> = self
-            .pool
-            .models
-            .get(&model)
-            .map_or_else(Vec::new, |pool| pool.offers.iter().map(|(id, _)| id).take(MOST_FREE).collect());
-        for id in &free {
+        let offers = self.pool.models.get(&model).into_iter().flat_map(|pool| pool.offers.iter());
+        let idle = |id: &ReplicaId| self.pool.replicas.get(id).is_some_and(|replica| replica.running.is_empty());
+        let (mut free, shared): (Vec<ReplicaId>, Vec<ReplicaId>) = offers.map(|(id, _)| id).partition(idle);
+        // Those that run something are looked at whenever something there ends.
+        free.extend(shared.into_iter().take(SLICE));
+        let turn = self.learned.get_mut(&model).map_or(0, |learned| {
+            learned.tick += 1;
+            learned.tick
+        });
+        let slices = free.len().div_ceil(SLICE).max(1);
+        for id in free.iter().skip(turn % slices * SLICE).take(SLICE) {
             self.fill(*id, now);
         }
         let watching = self.copy_stragglers(model, now);
         let waiting = self.queue.waiting_for(model) > 0;
         let left = self.pool.models.get(&model).is_some_and(|pool| !pool.offers.is_empty());
-        if waiting && left || watching {
-            self.arm_tick(model, now);
+        if (waiting && left || watching) && self.ticking.insert(model) {
+            self.timers.set(Timer::Tick(model), Some(now + TICK / slices as u32));
         }
     }
 }

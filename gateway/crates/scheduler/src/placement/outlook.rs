@@ -26,8 +26,8 @@ const UNKNOWN_RATES: (f64, f64) = (80.0, 10.0);
 const PROMPT_HEAVY: f64 = 0.3;
 /// How much more the cached template of others counts than one reading of it: every later request would read it.
 const EVICTION: f64 = 8.0;
-/// A conversation's cache is worth less: it may be over. And less still the longer it is silent.
-const EVICTION_CONVERSATION: f64 = 0.5;
+/// A conversation's cache counts by the odds that it goes on, which fade the longer it is silent.
+const EVICTION_CONVERSATION: f64 = 2.0;
 const CONVERSATION_FADES: f64 = 60.0;
 /// How much the throughput won by overlapping counts against the delay, per request that waits.
 const THROUGHPUT: f64 = 3.0;
@@ -257,8 +257,8 @@ impl<'a> Outlook<'a> {
 
     /// A simulation that knows when a replica goes away starts nothing there that would be lost.
     fn will_be_lost(&self, id: ReplicaId, own: &Own) -> bool {
-        let until = |insight: &Box<dyn crate::insight::Insight>| insight.up_until(id, self.now).since(self.now);
-        self.core.insight.as_ref().is_some_and(|insight| until(insight).as_secs_f64() < 1.3 * own.total() + 1.0)
+        let left = self.core.insight.as_ref().map(|insight| insight.up_until(id, self.now).since(self.now));
+        left.is_some_and(|left| left.as_secs_f64() < 1.3 * own.total() + 1.0)
     }
 
     /// What is expected to be lost by the replica's going away: half of the work, the time until that is noticed, and doing
@@ -272,12 +272,12 @@ impl<'a> Outlook<'a> {
     }
 
     /// Whether a replica is kept free for more urgent requests than those of a class. Batch work keeps out of all that are
-    /// kept, standard work out of every other one: a guard that shares a replica with a review waits twice as long.
+    /// kept, standard work out of most of the fast ones: a guard that shares a replica with a review waits twice as long.
     pub(crate) fn is_blocked(&self, class: Class, id: ReplicaId) -> bool {
         let reserved = &self.learned.reserved;
         let kept = match class {
             Class::Interactive => 0,
-            Class::Standard => reserved.len().saturating_sub(1) / 2,
+            Class::Standard => reserved.len().saturating_sub(1) * 3 / 5,
             Class::Batch => reserved.len(),
         };
         reserved.iter().take(kept).any(|kept| *kept == id)
@@ -319,6 +319,11 @@ impl<'a> Outlook<'a> {
     /// Work that waits in that class and those above it, in seconds of a typical replica.
     pub(crate) fn queued_work(&self, class: Class) -> f64 {
         self.core.queued_work(self.model, class, self.learned)
+    }
+
+    /// How many wait in that class.
+    pub(crate) fn waiting_in(&self, class: Class) -> usize {
+        self.core.queue.waiting_in(self.model, class)
     }
 
     /// Whether a replica beyond doubt serves the request, now or when a slot frees.

@@ -23,7 +23,9 @@ const MARGIN: f64 = 0.9;
 /// How far ahead a cold reading may pay itself back, in seconds.
 const INVESTMENT: f64 = 600.0;
 /// Most replicas looked at one by one.
-const LOOKED_AT: usize = 64;
+const LOOKED_AT: usize = 40;
+/// Up to that many urgent requests that wait are placed one by one; a crowd is a matter of throughput.
+const FEW: usize = 24;
 /// The walk over replicas by speed stops where even a warm cache could not make one that much worse than the best win.
 const HOPELESS: f64 = 1.4;
 
@@ -42,7 +44,8 @@ impl Outlook<'_> {
             return Patience::Take;
         }
         let limit = MARGIN * (cost.total - self.investment(ask, id, cost));
-        if ask.request.spec.class == Class::Interactive || self.exact {
+        let few = || self.waiting_in(Class::Interactive) <= FEW;
+        if self.exact || ask.request.spec.class == Class::Interactive && few() {
             let better = self.best_later(ask, id, limit);
             return better.map_or(Patience::Take, |claim| Patience::Wait(Decision::Waited, Some(claim)));
         }

@@ -24,6 +24,8 @@ const SHORTEST: f64 = 0.01;
 const BUCKETS: usize = 184;
 /// A profile lasts this long for each replica of the pool.
 const AGE_PER_REPLICA: Duration = Duration::from_millis(2);
+/// Members counted for one profile.
+const SAMPLE: usize = 128;
 /// A replica is warm for a request if it holds this part of its prompt.
 pub(crate) const WARM: f64 = 0.25;
 /// Kinds remembered; beyond, all are forgotten and taken again.
@@ -32,7 +34,7 @@ const MOST_KINDS: usize = 64;
 /// Requests for which the pool looks alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Kind {
-    class: Class,
+    batch: bool,
     route: u8,
     context: u32,
     template: Option<TemplateKey>,
@@ -70,9 +72,9 @@ pub(crate) struct Profiles(BTreeMap<Kind, Profile>);
 impl Kind {
     pub(crate) fn of(ask: &Ask<'_>, outlook: &Outlook<'_>) -> Self {
         Self {
-            class: ask.request.spec.class,
+            batch: ask.request.spec.class == Class::Batch,
             route: ask.request.spec.route,
-            context: outlook.pool.threshold(ask.request.spec.route, ask.request.need),
+            context: power_of_two(outlook.pool.threshold(ask.request.spec.route, ask.request.need)),
             template: ask.plan.prompt.template.as_ref().map(|template| template.key),
         }
     }
@@ -97,18 +99,22 @@ impl Profile {
     pub(crate) fn take(outlook: &Outlook<'_>, ask: &Ask<'_>, kind: Kind) -> Self {
         let empty = || vec![Bucket::default(); BUCKETS];
         let mut profile = Self { taken: outlook.now, work: ask.work, all: empty(), warm: empty() };
-        for id in &outlook.pool.members {
+        // Of a large pool every so-many-th member stands for its neighbours, another each time.
+        let members = outlook.pool.members.len();
+        let every = members.div_ceil(SAMPLE).max(1);
+        let first = outlook.now.0 as usize % every;
+        for id in outlook.pool.members.iter().skip(first).step_by(every) {
             let Some(replica) = outlook.replica(*id) else { continue };
             let fits = replica.standing() == Standing::Serving
                 && replica.spec.routes.contains(kind.route)
                 && replica.context() >= kind.context
-                && !outlook.is_blocked(kind.class, *id);
+                && !(kind.batch && outlook.is_reserved(*id));
             if !fits {
                 continue;
             }
             let Some(own) = outlook.own_later(*id, replica, ask) else { continue };
             let gain = outlook.learned.shape.gain(f64::from(replica.usable().max(1)));
-            let rate = ask.work / (own.prefill + own.decode / gain);
+            let rate = every as f64 * ask.work / (own.prefill + own.decode / gain);
             let at = bucket(own.total());
             add(&mut profile.all, at, rate, own.total());
             if own.cached > WARM * ask.tokens {
@@ -135,6 +141,11 @@ impl Profile {
             below.fold((0.0, 0.0), |sum, bucket| (sum.0 + bucket.rate, sum.1 + bucket.rate_seconds));
         Drain { rate, seconds: if rate > 0.0 { scale * rate_seconds / rate } else { 0.0 } }
     }
+}
+
+/// Contexts are told apart by factors of two: kinds must be few.
+fn power_of_two(context: u32) -> u32 {
+    context.checked_ilog2().map_or(0, |log| 1 << log)
 }
 
 fn bucket(seconds: f64) -> usize {

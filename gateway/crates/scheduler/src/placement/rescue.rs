@@ -65,6 +65,10 @@ impl Scheduler {
         let class = request.spec.class;
         let (model, request_id) = (request.spec.model, attempt.request);
         let urgent = class == Class::Interactive;
+        if class == Class::Batch && self.queue.waiting_in(model, class) > 0 {
+            // What waits needs the replica more. The last ones are copied when nothing waits any more.
+            return;
+        }
         let left = self.outlook(model, now).and_then(|outlook| left_of(&outlook, self, id));
         let age = now.since(attempt.started).as_secs_f64();
         let left = left.unwrap_or(0.0).max(if urgent { age } else { 0.0 });

@@ -12,11 +12,11 @@ use crate::{
 
 /// A replica for the average reads at least this part as fast as the fastest, one for peaks that part.
 const QUICK: f64 = 0.5;
-const SPARE: f64 = 0.35;
+const SPARE: f64 = 0.4;
 /// One that runs something counts as so much worse.
 const BUSY: f64 = 0.8;
 /// How long a choice of replicas stands, in nanoseconds.
-const STANDS: u64 = 500_000_000;
+const STANDS: u64 = 2_000_000_000;
 
 impl Scheduler {
     /// Sees to it that the right replicas are kept.
