@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     event::Class,
     id::{ModelId, ReplicaId, RequestId},
-    placement::{Ask, Cost, Kind, Outlook, Patience, Profile},
+    placement::{Ask, Cost, Jobs, Kind, Outlook, Patience, Profile},
     queue::LaneKey,
     replica::{Replica, Standing},
     scheduler::Scheduler,
@@ -25,6 +25,8 @@ const WINDOW_BATCH: usize = 48;
 const BEHIND: usize = 64;
 /// Requests in a row that decline a slot before it is left alone until something changes.
 const MOST_REFUSALS: usize = 8;
+/// The same where something runs already.
+const MOST_REFUSALS_JOINING: usize = 3;
 /// The same for the last of a batch, each of which is placed exactly.
 const MOST_REFUSALS_TAIL: usize = 24;
 /// Later requests of a class that may be preferred to the first on a replica that is cold for it.
@@ -226,10 +228,15 @@ impl Scheduler {
 
     fn first_willing(&mut self, window: &[RequestId], id: ReplicaId, tail: bool, now: Timestamp) -> Option<RequestId> {
         let most = if tail { MOST_REFUSALS_TAIL } else { MOST_REFUSALS };
+        let replica = self.pool.replicas.get(&id)?;
+        let model = self.requests.get(window.first()?)?.spec.model;
+        // Where joining what runs there is no good for the first few, it hardly is for the rest.
+        let most = if replica.running.is_empty() || tail { most } else { MOST_REFUSALS_JOINING };
+        let jobs = self.outlook(model, now)?.jobs(id, replica);
         let mut refusals = 0;
         for (at, request) in window.iter().enumerate() {
             self.expect_again(*request);
-            let cost = self.cost_there(*request, id, tail, now);
+            let cost = self.cost_there(*request, id, tail, &jobs, now);
             let verdict = match cost {
                 Some(cost) if cost.total.is_finite() => {
                     self.weigh(*request, id, &cost, tail && refusals + 1 < most, now)
@@ -252,13 +259,16 @@ impl Scheduler {
         None
     }
 
-    fn cost_there(&self, request: RequestId, id: ReplicaId, exact: bool, now: Timestamp) -> Option<Cost> {
+    fn cost_there(&self, request: RequestId, id: ReplicaId, exact: bool, jobs: &Jobs, now: Timestamp) -> Option<Cost> {
         let spec = &self.requests.get(&request)?.spec;
         let outlook = self.outlook(spec.model, now)?.exact(exact);
         let (ask, replica) = (outlook.ask(request)?, outlook.replica(id)?);
-        let cost = outlook.now_cost(id, replica, &ask, f64::INFINITY);
-        let after = || outlook.later_cost(id, replica, &ask, cost.total).0;
-        if cost.running > 0 && cost.total.is_finite() && after() < cost.total {
+        let cost = outlook.cost_beside(id, replica, &ask, f64::INFINITY, || *jobs);
+        let after = || {
+            let own = outlook.own_later(id, replica, &ask)?;
+            Some(outlook.later_beside(&ask, own, replica.claimed, cost.total, jobs).0)
+        };
+        if cost.running > 0 && cost.total.is_finite() && after().is_some_and(|after| after < cost.total) {
             return Some(Cost { total: f64::INFINITY, ..cost });
         }
         Some(cost)
@@ -310,12 +320,14 @@ impl Scheduler {
                 request.plan.decision = Some(Decision::PassedOver);
             }
         }
-        let cost = if preferred.is_some() { self.cost_there(chosen, id, true, now) } else { Some(*cost) };
-        let view = |cost: Cost| {
+        let cost = if preferred.is_some() { None } else { Some(*cost) };
+        let view = || {
             let outlook = self.outlook(self.requests.get(&chosen)?.spec.model, now)?;
-            Some(outlook.view(id, outlook.replica(id)?, &cost, 0.0))
+            let (ask, replica) = (outlook.ask(chosen)?, outlook.replica(id)?);
+            let cost = cost.unwrap_or_else(|| outlook.now_cost(id, replica, &ask, f64::INFINITY));
+            Some(outlook.view(id, replica, &cost, 0.0))
         };
-        let compared = cost.and_then(view).into_iter().collect();
+        let compared = view().into_iter().collect();
         self.placed(chosen, Decision::Taken, compared);
         chosen
     }

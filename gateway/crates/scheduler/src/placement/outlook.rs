@@ -200,6 +200,18 @@ impl<'a> Outlook<'a> {
 
     /// What it costs to start there now. Infinite where it is out of the question or surely above `bound`.
     pub(crate) fn now_cost(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>, bound: f64) -> Cost {
+        self.cost_beside(id, replica, ask, bound, || self.jobs(id, replica))
+    }
+
+    /// The same, beside `jobs`; asked for only if it depends on them.
+    pub(crate) fn cost_beside(
+        &self,
+        id: ReplicaId,
+        replica: &Replica,
+        ask: &Ask<'_>,
+        bound: f64,
+        jobs: impl FnOnce() -> Jobs,
+    ) -> Cost {
         let running = replica.running.len();
         let Some(own) = self.own(id, replica, ask) else { return Cost::out_of_the_question(Own::default(), running) };
         let claimed = replica.claimed;
@@ -213,11 +225,10 @@ impl<'a> Outlook<'a> {
         if running == 0 {
             return alone;
         }
-        let jobs = self.jobs(id, replica);
-        let outranks = jobs.iter().any(|job| job.weight < ask.weight);
-        if !self.exact && own.decode < PROMPT_HEAVY * own.prefill && !outranks {
+        if !self.exact && own.decode < PROMPT_HEAVY * own.prefill && !self.outranks(replica, ask) {
             return Cost::out_of_the_question(own, running);
         }
+        let jobs = jobs();
         let shape = &self.learned.shape;
         let before = jobs.ends(shape);
         let after = jobs.with(Job { prefill: own.prefill, decode: own.decode, weight: ask.weight }).ends(shape);
@@ -230,6 +241,12 @@ impl<'a> Outlook<'a> {
         Cost { delay, total: alone.total + delay, ..alone }
     }
 
+    /// Whether it is more urgent than something that runs there.
+    fn outranks(&self, replica: &Replica, ask: &Ask<'_>) -> bool {
+        let class = |attempt| Some(self.core.requests.get(&self.core.attempts.get(attempt)?.request)?.spec.class);
+        replica.running.iter().filter_map(class).any(|class| weight(class) < ask.weight)
+    }
+
     /// What it costs to wait for that replica: after the first that runs there has ended, or after all of them.
     pub(crate) fn later_cost(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>, bound: f64) -> (f64, f64) {
         let Some(own) = self.own_later(id, replica, ask) else { return (f64::INFINITY, 0.0) };
@@ -237,8 +254,12 @@ impl<'a> Outlook<'a> {
         if own.total() + claimed >= bound {
             return (f64::INFINITY, own.total());
         }
+        self.later_beside(ask, own, claimed, bound, &self.jobs(id, replica))
+    }
+
+    /// The same, after `jobs`.
+    pub(crate) fn later_beside(&self, ask: &Ask<'_>, own: Own, claimed: f64, bound: f64, jobs: &Jobs) -> (f64, f64) {
         let shape = &self.learned.shape;
-        let jobs = self.jobs(id, replica);
         let ends = jobs.ends(shape);
         let all = ends.last();
         let best = all + claimed + own.total();
