@@ -232,7 +232,10 @@ impl ModelQueue {
         most: usize,
         window: &mut Vec<RequestId>,
     ) {
-        let lanes = || self.lanes.iter().filter(|(key, _)| key.class == class && fits(key));
+        let least = Need { tokens: 0, measured: false };
+        let of_class =
+            || self.lanes.range(LaneKey { class, route: 0, need: least }..).take_while(|(key, _)| key.class == class);
+        let lanes = || of_class().filter(|(key, _)| fits(key));
         let returned = lanes().flat_map(|(_, lane)| lane.returned.iter()).take(most);
         window.extend(returned.map(|(_, place)| place.request));
         // The heads of all lanes, the earliest on top; few lanes are occupied at once.

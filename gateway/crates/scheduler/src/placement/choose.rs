@@ -80,6 +80,9 @@ impl Scheduler {
 
     /// Whether its tenant may have another slot.
     pub(crate) fn may_start(&self, id: RequestId) -> bool {
+        if self.config.tenants.is_empty() {
+            return true;
+        }
         let Some(request) = self.requests.get(&id) else { return false };
         let cap = self.config.tenants.get(&request.spec.tenant).and_then(|share| share.max_running);
         cap.is_none_or(|cap| self.running_of.get(&request.spec.tenant).copied().unwrap_or(0) < cap)
@@ -197,8 +200,14 @@ impl Scheduler {
     fn fill_window(&mut self, model: ModelId, class: Class, id: ReplicaId, window: &mut Vec<RequestId>) {
         let (Some(queue), Some(pool)) = (self.queue.models.get(&model), self.pool.models.get(&model)) else { return };
         let Some(replica) = self.pool.replicas.get(&id) else { return };
+        // As `ModelPool::threshold`, with what does not depend on the lane worked out once.
+        let context = replica.context();
+        let largest: [bool; 16] =
+            std::array::from_fn(|route| pool.largest_context(route as u8).is_some_and(|largest| context >= largest));
         let fits = |lane: &LaneKey| {
-            replica.spec.routes.contains(lane.route) && replica.context() >= pool.threshold(lane.route, lane.need)
+            let is_largest =
+                !lane.need.measured && largest.get(usize::from(lane.route)).is_some_and(|largest| *largest);
+            replica.spec.routes.contains(lane.route) && (context >= lane.need.tokens || is_largest)
         };
         queue.window(class, fits, if class == Class::Batch { WINDOW_BATCH } else { WINDOW }, window);
         let retries = self.budget.has_room(&self.config.retry);
@@ -216,8 +225,9 @@ impl Scheduler {
 
     /// Batches: the longest first, so that none is left over at the end; a slow replica takes the short ones.
     fn sort_batch(&self, window: &mut [RequestId], model: ModelId, id: ReplicaId, tail: bool, now: Timestamp) {
-        let work = |id: &RequestId| self.requests.get(id).map_or(0.0, |request| request.plan.work);
-        window.sort_by(|a, b| work(b).total_cmp(&work(a)));
+        // Positive floats order like their bits.
+        let work = |id: &RequestId| self.requests.get(id).map_or(0.0, |request| request.plan.work.max(0.0)).to_bits();
+        window.sort_by_cached_key(|id| std::cmp::Reverse(work(id)));
         let Some(outlook) = self.outlook(model, now) else { return };
         let slow = outlook.replica(id).and_then(|replica| outlook.rates(id, replica));
         let slow = slow.is_some_and(|rates| rates.0 < outlook.pool.weighted_rate());

@@ -35,7 +35,7 @@ const UNBEARABLE: (f64, f64) = (3.0, 3.0);
 /// What a second of work lost by that counts.
 const LOST_WORK: f64 = 0.03;
 /// Running batch requests looked at for one to stop.
-const VICTIMS: usize = 200;
+const VICTIMS: usize = 64;
 
 impl Scheduler {
     /// Sets when an attempt that has just begun will be late.
@@ -214,6 +214,9 @@ impl Scheduler {
             let Some(own) = outlook.own(replica_id, replica, &ask) else { continue };
             ideal = ideal.min(own.total());
             soonest = soonest.min(outlook.later_cost(replica_id, replica, &ask, soonest).0);
+            if soonest <= UNBEARABLE.0 {
+                return None;
+            }
             let batch =
                 replica.running.iter().filter(|attempt| self.is_batch(**attempt) && self.may_give_back(**attempt));
             let least = batch.map(|attempt| (self.spent(*attempt, now), *attempt)).min_by(|a, b| a.0.total_cmp(&b.0));
