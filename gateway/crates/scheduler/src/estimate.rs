@@ -91,7 +91,9 @@ impl Scheduler {
                 let above = Class::ALL.into_iter().filter(|above| *above < class).max();
                 let urgent = above.map_or(0.0, |above| learned.demand(above, now));
                 // With nothing before it, a slot frees after the part of a service time that falls to each of them.
-                work / (throughput - urgent).max(LEFT * throughput) + service / slots
+                // Engines that tell no times leave the rates unmeasured; that answers come sooner than planned still shows.
+                let sooner = learned.pace.get().map_or(1.0, |pace| pace.min(1.0));
+                sooner * work / (throughput - urgent).max(LEFT * throughput) + service / slots
             }
         };
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)

@@ -172,6 +172,11 @@ impl Scheduler {
         if let Some(pool) = self.pool.models.get_mut(&request.spec.model) {
             pool.service.add(now.since(attempt.started).as_secs_f64());
         }
+        if let Some(learned) = self.learned.get_mut(&request.spec.model)
+            && attempt.course.own > 0.0
+        {
+            learned.pace.add(now.since(attempt.started).as_secs_f64() / attempt.course.own);
+        }
     }
 
     fn rest(&mut self, id: ReplicaId, asked: Option<std::time::Duration>, now: Timestamp) {

@@ -35,6 +35,8 @@ pub(crate) struct Learned {
     /// When the first request came.
     pub(crate) since: Timestamp,
     pub(crate) profiles: Profiles,
+    /// Seconds that attempts took over those they should have taken alone.
+    pub(crate) pace: LogMean,
     /// Seconds of a typical replica's work that the pool does per second, and when that was worked out.
     pub(crate) throughput: Option<f64>,
     pub(crate) throughput_at: Timestamp,
@@ -60,6 +62,7 @@ impl Learned {
             demand: [(); Class::ALL.len()].map(|()| Decayed::new(DEMAND_SECONDS)),
             since: now,
             profiles: Profiles::default(),
+            pace: LogMean::default(),
             throughput: None,
             throughput_at: Timestamp::ZERO,
             tick: 0,

@@ -167,6 +167,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_waiting_request_takes_less_than_two_kibibytes() {
+        let fingerprints = crate::prefix::Prefix::MAX_CUTS * size_of::<u64>();
+        // Itself, its place in the queue and its deadline, each in a map that may be half empty.
+        let places = 2 * (size_of::<Request>() + 128);
+        assert!(places + fingerprints < 3 * 1024, "{places} + {fingerprints}");
+        assert!(size_of::<Request>() + fingerprints < 2048, "{} + {fingerprints}", size_of::<Request>());
+    }
+
+    #[test]
     fn an_estimate_is_never_rounded_up_and_loses_less_than_a_sixteenth() {
         for tokens in (0..300_000).step_by(37) {
             let need = Need::estimated(tokens).tokens;
