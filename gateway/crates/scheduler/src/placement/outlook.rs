@@ -298,7 +298,7 @@ impl<'a> Outlook<'a> {
         let reserved = &self.learned.reserved;
         let kept = match class {
             Class::Interactive => 0,
-            Class::Standard => reserved.len().saturating_sub(1) * 3 / 5,
+            Class::Standard => reserved.len().saturating_sub(1) * 4 / 5,
             Class::Batch => reserved.len(),
         };
         reserved.iter().take(kept).any(|kept| *kept == id)
