@@ -15,6 +15,9 @@ use crate::{
 /// How far back the rate of arriving work looks: long enough for a mean, short enough for the hour of the day.
 const DEMAND_SECONDS: f64 = 600.0;
 
+/// Arrivals are taken to be spread over this many seconds at least.
+const SHORTEST_HISTORY: f64 = 60.0;
+
 /// Everything learned of a model.
 #[derive(Debug)]
 pub(crate) struct Learned {
@@ -77,6 +80,12 @@ impl Learned {
         }
     }
 
+    /// Seconds over which arrivals are spread: since the first request, but a few that come together at the start say
+    /// nothing about how many will.
+    pub(crate) fn age(&self, now: Timestamp) -> f64 {
+        now.since(self.since).as_secs_f64().max(SHORTEST_HISTORY)
+    }
+
     /// A request turned out to be that many times the work that was planned.
     pub(crate) fn note_plan(&mut self, class: Class, ratio: f64) {
         if let Some(error) = self.plan_errors.get_mut(class as usize) {
@@ -91,7 +100,7 @@ impl Learned {
 
     /// Work that arrives per second of that class and the more urgent ones.
     pub(crate) fn demand(&self, class: Class, now: Timestamp) -> f64 {
-        let age = now.since(self.since).as_secs_f64();
+        let age = self.age(now);
         self.demand.iter().take(class as usize + 1).map(|demand| demand.rate(now, age)).sum()
     }
 }

@@ -129,7 +129,7 @@ impl Outlook<'_> {
 
     /// Work that waits for, and work per second that arrives with, a template.
     fn template_work(&self, key: crate::warmth::TemplateKey, at_least: f64) -> (f64, f64) {
-        let age = self.now.since(self.learned.since).as_secs_f64();
+        let age = self.learned.age(self.now);
         self.learned
             .index
             .stats(key)

@@ -4,6 +4,7 @@ mod choice;
 mod failover;
 mod health;
 mod hedge;
+mod least_work;
 mod limits;
 mod operator;
 mod relay;
