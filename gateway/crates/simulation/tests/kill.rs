@@ -247,7 +247,7 @@ fn no_client_notices_that_a_third_of_the_phones_died_before_its_answer_began() {
         let relays = if seed % 2 == 0 { 1 } else { PHONES };
         let simulation = run(seed, relays);
         let world = &simulation.world;
-        assert!(world.answered > 3_000 && world.broken_streams > 5, "{} answers", world.answered);
+        assert!(world.answered > 2_000 && world.broken_streams > 5, "{} answers", world.answered);
         assert_eq!(world.lost, [], "seed {seed}, {relays} relays, of {} requests", world.requests);
     }
 }
