@@ -39,7 +39,7 @@ use cpu::{Cpu, Watch};
 use report::Report;
 use simulation::{
     play::{Player, Run},
-    scenario::Scenario,
+    scenario::{Arrivals, Class, Scenario},
 };
 use stage::Stage;
 use std::{
@@ -61,7 +61,7 @@ pub(crate) fn run(options: &cli::Live, program: &Path) -> anyhow::Result<bool> {
     let speedup = options.scaled.speedup.unwrap_or(SPEEDUP);
     let (policy, player) = player(options.scaled.policy.unwrap_or(GatewayPolicy::LeastWork))?;
     let seeds = if options.scaled.seeds.is_empty() { vec![0] } else { cli::runs(&options.scaled.seeds) };
-    raise_descriptor_limit();
+    raise_descriptor_limit(&scenario)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.context("the runtime")?;
     let (mut live, mut simulated, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
@@ -118,12 +118,29 @@ fn shortened(mut scenario: Scenario, length_s: Option<f64>) -> Scenario {
     scenario
 }
 
-/// Thousands of clients need thousands of descriptors; the soft limit is often 1,024. The gateway inherits it.
-fn raise_descriptor_limit() {
+/// Each client that waits takes a descriptor here and one of the gateway's, which inherits the limit: a batch of thousands
+/// needs thousands, and the limit is often 1,024 until it is raised.
+fn raise_descriptor_limit(scenario: &Scenario) -> anyhow::Result<()> {
+    /// Of a phone: its port, twice, and what is connected to it.
+    const PER_PHONE: u64 = 12;
+    /// For everything else, and for requests that do not come all at once.
+    const OTHERS: u64 = 500;
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
     // With the old limit everything works, for smaller scenarios.
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).ok();
+    let at_once = |class: &Class| if let Arrivals::Closed { n, .. } = class.arrivals { n as u64 } else { 0 };
+    let phones: u64 = scenario.phones.classes.iter().map(|class| class.count as u64).sum();
+    let needed = scenario.classes.iter().map(at_once).sum::<u64>() + PER_PHONE * phones + OTHERS;
+    let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    if allowed.is_some_and(|allowed| allowed < needed) {
+        bail!(
+            "{} needs about {needed} open files, and this process may have {}: raise the limit (ulimit -n)",
+            scenario.name,
+            allowed.unwrap_or_default()
+        );
+    }
+    Ok(())
 }
 
 /// One run to be played.

@@ -74,8 +74,10 @@ fn variables(scenario: &Scenario) -> Vec<(String, String)> {
 /// Nothing is refused and nothing times out, as in the simulator: a refused request would make the figures of the others
 /// better.
 fn config(run: &Run<'_>, phones: &[PhoneHandle], policy: &str, site: &Site<'_>) -> String {
-    let mut text = site
-        .sections("body_deadline = \"1h\"\nheader_deadline = \"5m\"\nwrite_timeout = \"1h\"\nexpose_replica = false");
+    let mut text = site.sections(
+        "body_deadline = \"1h\"\nheader_deadline = \"5m\"\nwrite_timeout = \"1h\"\n\
+         max_connections = 1000000\nexpose_replica = false",
+    );
     let looks = Duration::try_from_secs_f64(run.scenario.detect_s).unwrap_or_default().as_secs().clamp(5, 600);
     write!(
         text,
