@@ -11,11 +11,13 @@ use std::{sync::Mutex, time::Duration};
 
 /// Between two looks at how late a timer fires.
 const EVERY: Duration = Duration::from_millis(10);
-/// Timers of the runtime fire at whole milliseconds, so up to this late on an idle machine.
-const GRAIN_S: f64 = 0.001;
-/// Mean lateness beyond that, or mean wait for a core, from which on a run is not to be believed; of the world's seconds. A
-/// short answer takes a few tens of milliseconds and two or three waits.
-const LATE_S: f64 = 0.001;
+/// Timers of the runtime count whole milliseconds: on an idle machine they fire so late in the mean, seconds of the world.
+const GRAIN_S: f64 = 0.0011;
+/// Mean lateness beyond that from which on a run is not to be believed. A short answer, a few tens of milliseconds of the
+/// world, has about ten wake-ups one after the other in three processes, and each is late by some of this.
+const LATE_S: f64 = 0.0005;
+/// Mean wait for a core from which on a run is not to be believed; an idle machine lets wait a tenth of it.
+const WAIT_S: f64 = 0.0002;
 
 /// What a run took of this machine, and what it did not get.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -70,7 +72,7 @@ impl Watch {
         let mean = late.iter().sum::<f64>() / late.len().max(1) as f64;
         let p99 = late.get(late.len() * 99 / 100).copied().unwrap_or(0.0);
         let (own, gateway) = (own.since(&own_before), gateway.since(&gateway_before));
-        let starved = |ticks: &Ticks| ticks.wait().is_some_and(|wait_s| wait_s > LATE_S);
+        let starved = |ticks: &Ticks| ticks.wait().is_some_and(|wait_s| wait_s > WAIT_S);
         let wait_s = |ticks: &Ticks| ticks.wait().map(|wait_s| time.scaled(wait_s));
         Cpu {
             loadtest_cores: own.ran_s / elapsed_s,
