@@ -16,7 +16,7 @@ const GRAIN_S: f64 = 0.0011;
 /// Mean lateness beyond that from which on a run is not to be believed. A short answer, a few tens of milliseconds of the
 /// world, has about ten wake-ups one after the other in three processes, and each is late by some of this.
 const LATE_S: f64 = 0.0005;
-/// Mean wait for a core from which on a run is not to be believed; an idle machine lets wait a tenth of it.
+/// Mean wait for a core from which on a run is not to be believed; where a core is to spare it is less than half of it.
 const WAIT_S: f64 = 0.0002;
 
 /// What a run took of this machine, and what it did not get.
