@@ -103,7 +103,7 @@ impl Scheduler {
             let Some(replica) = outlook.replica(id) else { continue };
             let bound = best.map_or(f64::INFINITY, |(_, cost)| cost.total);
             // Even warm it would take longer than the best one does.
-            if outlook.floor(id, replica, &ask) > bound {
+            if outlook.floor(id, replica, &ask) * outlook.trial(replica, &ask) > bound {
                 continue;
             }
             if outlook.is_blocked(class, id) || replica.free() == 0 || !outlook.may_run(id, replica, &ask) {

@@ -5,6 +5,7 @@
 //! guessed.
 
 use crate::{
+    effect::ReplicaState,
     event::Class,
     id::{ModelId, ReplicaId, RequestId},
     learned::Learned,
@@ -31,6 +32,8 @@ const EVICTION_CONVERSATION: f64 = 2.0;
 const CONVERSATION_FADES: f64 = 60.0;
 /// How much the throughput won by overlapping counts against the delay, per request that waits.
 const THROUGHPUT: f64 = 3.0;
+/// What counts of a request's own time on a replica that it tries out.
+const TRIAL: f64 = 0.25;
 /// Seconds until a dead replica is noticed.
 const DETECTION: f64 = 15.0;
 
@@ -215,13 +218,14 @@ impl<'a> Outlook<'a> {
         let running = replica.running.len();
         let Some(own) = self.own(id, replica, ask) else { return Cost::out_of_the_question(Own::default(), running) };
         let claimed = replica.claimed;
-        if own.total() + claimed >= bound || self.will_be_lost(id, &own) {
+        if self.trial(replica, ask) * own.total() + claimed >= bound || self.will_be_lost(id, &own) {
             return Cost::out_of_the_question(own, running);
         }
         let eviction = self.eviction(id, replica, ask);
         let risk = self.risk(replica, &own, ask);
         let extra = claimed + eviction + risk;
-        let alone = Cost { own, running, eviction, risk, claimed, delay: 0.0, total: own.total() + extra };
+        let trial = self.trial(replica, ask);
+        let alone = Cost { own, running, eviction, risk, claimed, delay: 0.0, total: trial * own.total() + extra };
         if running == 0 {
             return alone;
         }
@@ -239,6 +243,15 @@ impl<'a> Outlook<'a> {
         let won = (before.last() + own.total() - after.last()).max(0.0);
         let delay = (end - own.total()) + delayed - THROUGHPUT * self.share_of_queue(id, replica, ask) * won;
         Cost { delay, total: alone.total + delay, ..alone }
+    }
+
+    /// What counts of the time on it: less while it is back on probation and waits for the one request that shows whether it works again. Its past makes it
+    /// look dear, so without this it would wait for ever beside others that are as fast. Nobody in a hurry is sent, and
+    /// nobody who has lost an attempt.
+    pub(crate) fn trial(&self, replica: &Replica, ask: &Ask<'_>) -> f64 {
+        let hurry = ask.request.spec.class == Class::Interactive || ask.request.is_retry();
+        let tries = replica.health.state == ReplicaState::Probation && !hurry && self.core.insight.is_none();
+        if tries { TRIAL } else { 1.0 }
     }
 
     /// Whether it is more urgent than something that runs there.

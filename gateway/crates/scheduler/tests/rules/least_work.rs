@@ -177,3 +177,19 @@ fn an_urgent_request_takes_the_slot_of_a_batch_that_would_hold_it_for_minutes() 
     let starts = |effect: &Effect| matches!(effect, Effect::Dispatch { request, replica: ReplicaId(1), .. } if *request == urgent);
     assert!(heard.iter().any(starts));
 }
+
+#[test]
+fn a_replica_that_is_back_gets_a_request_beside_others_that_are_as_fast() {
+    let mut rig = pool(least_work(), &[(100.0, 10.0); 4]);
+    for _ in 0..2 {
+        rig.report(2, scheduler::Report::Unreachable);
+    }
+    rig.pass(seconds(30));
+    rig.report(2, scheduler::Report::Ready);
+    rig.heard();
+    assert_eq!(rig.state(2), scheduler::ReplicaState::Probation);
+    let (_, attempt, replica) = rig.place(prompt(200, 1));
+    assert_eq!(replica, 2);
+    answered(&mut rig, attempt, 200, 0);
+    assert_eq!(rig.state(2), scheduler::ReplicaState::Ready);
+}
