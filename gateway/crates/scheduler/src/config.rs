@@ -45,6 +45,13 @@ pub struct Share {
     pub max_running: Option<u32>,
 }
 
+impl SchedulerConfig {
+    /// What a tenant gets.
+    pub(crate) fn share(&self, tenant: TenantId) -> Share {
+        self.tenants.get(&tenant).copied().unwrap_or_default()
+    }
+}
+
 impl Default for Share {
     fn default() -> Self {
         Self { weight: 1.0, max_running: None }

@@ -73,6 +73,12 @@ impl Learned {
         }
     }
 
+    /// Work of a request, in seconds of a replica with these rates (tokens per second), its shared prefix warm.
+    pub(crate) fn work(&self, shared: f64, tokens: f64, output: f64, (prefill, decode): (f64, f64)) -> f64 {
+        let reading = self.shape.prefill_work(shared.min(tokens - 1.0), tokens) / prefill;
+        self.shape.overhead() + reading + self.shape.decode_work(tokens, output) / decode
+    }
+
     /// Work arrived.
     pub(crate) fn note_demand(&mut self, class: Class, work: f64, now: Timestamp) {
         if let Some(demand) = self.demand.get_mut(class as usize) {

@@ -36,10 +36,10 @@ const MOST_PASSED_OVER: u8 = 6;
 /// Cold: takes that many times what it would take warm. Warm: no more than that.
 const COLD: f64 = 1.2;
 const WARM: f64 = 1.1;
+/// How often slots that were left free on purpose are looked at again.
+const TICK: Duration = Duration::from_secs(5);
 /// So many of them at a time: a decision must not take long.
 const SLICE: usize = 4;
-/// How often slots that were left free on purpose are looked at again.
-pub(crate) const TICK: Duration = Duration::from_secs(5);
 /// The last requests of a batch: so many per replica, but no more than that.
 const TAIL_PER_REPLICA: usize = 2;
 const TAIL: usize = 1500;
@@ -84,7 +84,7 @@ impl Scheduler {
             return true;
         }
         let Some(request) = self.requests.get(&id) else { return false };
-        let cap = self.config.tenants.get(&request.spec.tenant).and_then(|share| share.max_running);
+        let cap = self.config.share(request.spec.tenant).max_running;
         cap.is_none_or(|cap| self.running_of.get(&request.spec.tenant).copied().unwrap_or(0) < cap)
     }
 
@@ -92,7 +92,6 @@ impl Scheduler {
         let request = self.requests.get(&id)?;
         let outlook = self.outlook(request.spec.model, now)?;
         let ask = outlook.ask(id)?;
-        let class = request.spec.class;
         let prompt = &ask.plan.prompt;
         let index = &outlook.learned.index;
         let template = prompt.template.into_iter().flat_map(|template| index.holders(template.key)).take(MOST_WARM);
@@ -106,7 +105,7 @@ impl Scheduler {
             if outlook.floor(id, replica, &ask) * outlook.trial(replica, &ask) > bound {
                 continue;
             }
-            if outlook.is_blocked(class, id) || replica.free() == 0 || !outlook.may_run(id, replica, &ask) {
+            if replica.free() == 0 || !outlook.may_run(id, replica, &ask) {
                 continue;
             }
             let cost = outlook.now_cost(id, replica, &ask, bound);
@@ -125,30 +124,19 @@ impl Scheduler {
 
     /// Whether to take a free replica at that cost or to wait.
     fn weigh(&mut self, id: RequestId, replica: ReplicaId, cost: &Cost, exact: bool, now: Timestamp) -> Patience {
-        self.refresh_profile(id, now);
-        let Some(request) = self.requests.get(&id) else { return Patience::Take };
-        let outlook = self.outlook(request.spec.model, now).map(|outlook| outlook.exact(exact));
-        let Some(outlook) = outlook else { return Patience::Take };
+        let Some(model) = self.requests.get(&id).map(|request| request.spec.model) else { return Patience::Take };
+        let Some(outlook) = self.outlook(model, now).map(|outlook| outlook.exact(exact)) else { return Patience::Take };
         let Some(ask) = outlook.ask(id) else { return Patience::Take };
         let kind = Kind::of(&ask, &outlook);
-        let profile = outlook.learned.profiles.get(kind, outlook.pool.members.len(), now);
-        profile.map_or(Patience::Take, |profile| outlook.patience(&ask, replica, cost, profile))
-    }
-
-    fn refresh_profile(&mut self, id: RequestId, now: Timestamp) {
-        let taken = || {
-            let request = self.requests.get(&id)?;
-            let outlook = self.outlook(request.spec.model, now)?;
-            let ask = outlook.ask(id)?;
-            let kind = Kind::of(&ask, &outlook);
-            let fresh = outlook.learned.profiles.get(kind, outlook.pool.members.len(), now).is_some();
-            (!fresh).then(|| (request.spec.model, kind, Profile::take(&outlook, &ask, kind)))
-        };
-        if let Some((model, kind, profile)) = taken()
-            && let Some(learned) = self.learned.get_mut(&model)
-        {
+        if let Some(profile) = outlook.learned.profiles.get(kind, outlook.pool.members.len(), now) {
+            return outlook.patience(&ask, replica, cost, profile);
+        }
+        let profile = Profile::take(&outlook, &ask, kind);
+        let verdict = outlook.patience(&ask, replica, cost, &profile);
+        if let Some(learned) = self.learned.get_mut(&model) {
             learned.profiles.put(kind, profile);
         }
+        verdict
     }
 
     /// The waiting request that should start on a replica with a free slot, if any.

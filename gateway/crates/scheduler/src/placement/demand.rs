@@ -1,10 +1,12 @@
 //! Where requests meet what was learned: what a new one needs, what runs where, and what its end teaches.
 
 use crate::{
+    config::Policy,
     course::Course,
     event::{Class, Outcome, Timings},
     id::{AttemptId, ModelId, ReplicaId, RequestId},
     learned::Learned,
+    model_pool::ModelPool,
     placement::Outlook,
     plan::Plan,
     replica::{Replica, Standing},
@@ -35,15 +37,11 @@ impl Scheduler {
             .min(tokens - 1.0)
             .max(0.0);
         let output = learned.outputs.expect(tenant, class, spec.max_output);
-        let (prefill, decode) = self.pool.models.get(&model).map_or_else(
-            || crate::model_pool::ModelPool::default().typical_rates(),
-            crate::model_pool::ModelPool::typical_rates,
-        );
-        let shape = &learned.shape;
-        let reading = shape.prefill_work(shared, tokens) / prefill;
-        let work = shape.overhead() + reading + shape.decode_work(tokens, output) / decode;
-        let weight = self.config.tenants.get(&tenant).map_or(1.0, |share| share.weight);
-        let fair = self.config.policy == crate::config::Policy::LeastWork;
+        let typical =
+            self.pool.models.get(&model).map_or_else(|| ModelPool::default().typical_rates(), ModelPool::typical_rates);
+        let work = learned.work(shared, tokens, output, typical);
+        let weight = self.config.share(tenant).weight;
+        let fair = self.config.policy == Policy::LeastWork;
         let tag = if fair { learned.fair.tag(class, tenant, work, weight) } else { 0.0 };
         learned.note_demand(class, work, now);
         if let Some(template) = &prompt.template {
@@ -188,11 +186,9 @@ impl Scheduler {
         }
         if good {
             learned.outputs.observe(tenant, class, written);
-            let weight = self.config.tenants.get(&tenant).map_or(1.0, |share| share.weight);
-            if let Some((prefill, decode)) = typical {
-                let shape = &learned.shape;
-                let reading = shape.prefill_work(shared.min(counted - 1.0), counted) / prefill;
-                let really = shape.overhead() + reading + shape.decode_work(counted, written) / decode;
+            let weight = self.config.share(tenant).weight;
+            if let Some(typical) = typical {
+                let really = learned.work(shared, counted, written, typical);
                 learned.fair.correct(class, tenant, really - work, weight);
                 learned.note_plan(class, really / work.max(f64::MIN_POSITIVE));
             }
@@ -229,7 +225,7 @@ impl Scheduler {
         {
             shape.observe_prefill(cached, counted, net, measured);
         }
-        let streams = self_streams(replica);
+        let streams = replica.running.len() as f64;
         if let Some(measured) = replica.speeds.decode.measured()
             && decode.is_some()
         {
@@ -283,8 +279,4 @@ impl Outlook<'_> {
         let replica = self.replica(id).filter(|replica| replica.standing() == Standing::Serving)?;
         self.rates(id, replica).map(|rates| rates.0)
     }
-}
-
-fn self_streams(replica: &Replica) -> f64 {
-    replica.running.len() as f64
 }

@@ -88,6 +88,17 @@ impl Cost {
     }
 }
 
+/// A request beside others. Seconds from now.
+struct Joined {
+    /// When it ends.
+    end: f64,
+    /// By how much the others end later, weighted by class against it.
+    delayed: f64,
+    /// When all had ended without it, and with it.
+    before: f64,
+    after: f64,
+}
+
 /// A model's replicas at one moment, as one class of request sees them.
 #[derive(Clone, Copy)]
 pub(crate) struct Outlook<'a> {
@@ -130,9 +141,7 @@ impl<'a> Outlook<'a> {
         let plan = &request.plan;
         let truth = self.core.insight.as_ref().map(|insight| insight.tokens(id));
         let (tokens, output) = truth.unwrap_or((plan.prompt.tokens, plan.output));
-        let shape = &self.learned.shape;
-        let reading = shape.prefill_work(plan.shared.min(tokens - 1.0), tokens) / self.typical.0;
-        let work = shape.overhead() + reading + shape.decode_work(tokens, output) / self.typical.1;
+        let work = self.learned.work(plan.shared, tokens, output, self.typical);
         Some(Ask { request, plan, tokens, output, work, weight: weight(request.spec.class) })
     }
 
@@ -233,21 +242,27 @@ impl<'a> Outlook<'a> {
             return Cost::out_of_the_question(own, running);
         }
         let jobs = jobs();
+        let Joined { end, delayed, before, after } = self.joined(&jobs, &own, ask);
+        // Overlapping frees the replica earlier than one after the other: worth more the more wait.
+        let won = (before + own.total() - after).max(0.0);
+        let delay = (end - own.total()) + delayed - THROUGHPUT * self.share_of_queue(id, replica, ask) * won;
+        Cost { delay, total: alone.total + delay, ..alone }
+    }
+
+    /// A request beside `jobs`, and what it does to them.
+    fn joined(&self, jobs: &Jobs, own: &Own, ask: &Ask<'_>) -> Joined {
         let shape = &self.learned.shape;
         let before = jobs.ends(shape);
         let after = jobs.with(Job { prefill: own.prefill, decode: own.decode, weight: ask.weight }).ends(shape);
         let end = after.iter().last().unwrap_or(0.0);
         let others = jobs.iter().zip(before.iter().zip(after.iter()));
-        let delayed: f64 = others.map(|(job, (before, after))| job.weight / ask.weight * (after - before)).sum();
-        // Overlapping frees the replica earlier than one after the other: worth more the more wait.
-        let won = (before.last() + own.total() - after.last()).max(0.0);
-        let delay = (end - own.total()) + delayed - THROUGHPUT * self.share_of_queue(id, replica, ask) * won;
-        Cost { delay, total: alone.total + delay, ..alone }
+        let delayed = others.map(|(job, (before, after))| job.weight / ask.weight * (after - before)).sum();
+        Joined { end, delayed, before: before.last(), after: after.last() }
     }
 
-    /// What counts of the time on it: less while it is back on probation and waits for the one request that shows whether it works again. Its past makes it
-    /// look dear, so without this it would wait for ever beside others that are as fast. Nobody in a hurry is sent, and
-    /// nobody who has lost an attempt.
+    /// What counts of the time on it: less while it is back on probation and waits for the one request that shows whether
+    /// it works again. Its past makes it look dear, so without this it would wait for ever beside others that are as fast.
+    /// Nobody in a hurry is sent, and nobody who has lost an attempt.
     pub(crate) fn trial(&self, replica: &Replica, ask: &Ask<'_>) -> f64 {
         let hurry = ask.request.spec.class == Class::Interactive || ask.request.is_retry();
         let tries = replica.health.state == ReplicaState::Probation && !hurry && self.core.insight.is_none();
@@ -281,11 +296,7 @@ impl<'a> Outlook<'a> {
             return (best, own.total());
         }
         let (first, rest) = jobs.after_first(shape);
-        let alone = rest.ends(shape);
-        let together = rest.with(Job { prefill: own.prefill, decode: own.decode, weight: ask.weight }).ends(shape);
-        let end = together.iter().last().unwrap_or(0.0);
-        let others = rest.iter().zip(alone.iter().zip(together.iter()));
-        let delayed: f64 = others.map(|(job, (alone, together))| job.weight / ask.weight * (together - alone)).sum();
+        let Joined { end, delayed, .. } = self.joined(&rest, &own, ask);
         (best.min(first + end + delayed), own.total())
     }
 
