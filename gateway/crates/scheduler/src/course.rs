@@ -16,8 +16,9 @@ pub(crate) struct Course {
     pub(crate) cached: f64,
     /// Answer tokens expected.
     pub(crate) output: f64,
-    /// Seconds it should take alone.
+    /// Seconds it should take alone, and those of them that it reads.
     pub(crate) own: f64,
+    pub(crate) reading: f64,
     /// Seconds of the whole replica that it had while it read, and while it wrote.
     pub(crate) read: f64,
     pub(crate) written: f64,

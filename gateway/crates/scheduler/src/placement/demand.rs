@@ -128,8 +128,8 @@ impl Scheduler {
                 learned.reserve.served(own.total());
             }
             if let Some(attempt) = self.attempts.get_mut(&id) {
-                let (cached, own) = (own.cached, own.total());
-                attempt.course = Course { tokens, held, cached, output, own, ..Course::default() };
+                let (cached, own, reading) = (own.cached, own.total(), own.prefill);
+                attempt.course = Course { tokens, held, cached, output, own, reading, ..Course::default() };
             }
         }
     }
@@ -141,8 +141,7 @@ impl Scheduler {
         let Some(replica) = self.pool.replicas.get_mut(&attempt.replica) else { return };
         let kept = attempt.kept.unwrap_or_else(|| {
             let course = &attempt.course;
-            let reading = (course.own - course.output).max(course.own * 0.5).max(1e-3);
-            let read = (course.read / reading).min(1.0);
+            let read = (course.read / course.reading.max(1e-3)).min(1.0);
             let begun = course.cached + read * (course.tokens - course.cached);
             if course.first_token.is_some() { course.tokens } else { begun }
         });

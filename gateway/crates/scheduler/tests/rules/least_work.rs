@@ -193,3 +193,17 @@ fn a_replica_that_is_back_gets_a_request_beside_others_that_are_as_fast() {
     answered(&mut rig, attempt, 200, 0);
     assert_eq!(rig.state(2), scheduler::ReplicaState::Ready);
 }
+
+#[test]
+fn a_client_that_leaves_while_its_prompt_is_read_leaves_the_part_that_was_read() {
+    let mut rig = pool(least_work(), &[(100.0, 10.0)]);
+    let prompt = RequestSpec { max_output: Some(100), ..prompt(7000, 1) };
+    let (left, ..) = rig.place(prompt.clone());
+    // A quarter of the 166 s that so long a prompt takes to read.
+    rig.pass(seconds(40));
+    rig.tell(Event::RequestAbandoned { request: left });
+    let (next, ..) = rig.place(prompt);
+    let explained = rig.core.explain(next, rig.now).expect("it runs");
+    let cached = explained.candidates[0].cached_tokens;
+    assert!((1400.0..2000.0).contains(&cached), "{cached} of 7,000 tokens");
+}
