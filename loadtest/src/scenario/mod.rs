@@ -14,10 +14,11 @@ mod work;
 pub(crate) use expect::{Bound, Clock, Expectation, Measure, Point, Statistic, Total};
 pub(crate) use fleet::{Fleet, PhoneGroup, Pick, Step, StepAt};
 pub(crate) use read::read;
-pub(crate) use table::parse_seconds;
 #[cfg(test)]
-pub(crate) use work::Length;
-pub(crate) use work::{Arrivals, Class, Template};
+pub(crate) use simulation::scenario::Length;
+pub(crate) use simulation::scenario::Template;
+pub(crate) use table::parse_seconds;
+pub(crate) use work::{Arrivals, Class};
 
 /// A scenario, as read from its file.
 #[derive(Debug, Clone, PartialEq)]

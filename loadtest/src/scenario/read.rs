@@ -138,7 +138,7 @@ ttft_p99 = { max = 2 }
         let scenario = read(GOOD).expect("a good scenario");
         assert_eq!((scenario.fleet.len(), scenario.fleet.time_scale), (4, 20.0));
         assert_eq!(scenario.classes[0].arrivals, Arrivals::Poisson { rate: 5.0 });
-        assert_eq!(scenario.classes[0].prompt, Length::Uniform(10.0, 20.0));
+        assert_eq!(scenario.classes[0].prompt, Length::Uniform { min: 10.0, max: 20.0 });
         let Step::Fail { ways, for_s, .. } = &scenario.steps[0].step else { panic!("not a failure") };
         assert_eq!((ways.len(), ways[0].is_none(), *for_s), (3, true, Some(2.0)));
         assert_eq!(scenario.expect.len(), 2);

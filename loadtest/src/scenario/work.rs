@@ -1,7 +1,7 @@
 //! The work of a scenario: who asks what, and when.
 
 use super::table::{Item, Table};
-use simulation::rng::Rng;
+use simulation::scenario::{Length, Template};
 
 /// One kind of work.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,47 +65,6 @@ pub(crate) enum Arrivals {
     },
 }
 
-/// A shared beginning of prompts.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Template {
-    /// Its length.
-    pub(crate) tokens: u32,
-    /// How often it is used, relative to the others.
-    pub(crate) weight: f64,
-}
-
-/// A random number of tokens.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Length {
-    /// Every whole number from the first to the second, equally often.
-    Uniform(f64, f64),
-    /// Log-normal, with this mean and deviation of the logarithm, cut to these limits.
-    LogNormal {
-        /// Mean.
-        mean: f64,
-        /// Deviation of the logarithm.
-        sigma: f64,
-        /// Smallest.
-        min: f64,
-        /// Largest.
-        max: f64,
-    },
-}
-
-impl Length {
-    /// Draws one, at least 1.
-    pub(crate) fn draw(&self, chance: &mut Rng) -> u32 {
-        let drawn = match *self {
-            Self::Uniform(min, max) => min + (chance.unit() * (max - min + 1.0)).floor(),
-            Self::LogNormal { mean, sigma, min, max } => {
-                let value = mean * (sigma * chance.normal() - 0.5 * sigma * sigma).exp();
-                value.max(min).min(max).round()
-            }
-        };
-        (drawn as u32).max(1)
-    }
-}
-
 /// Longest prompt or answer of a scenario, tokens: far beyond what a phone's context holds.
 const LONGEST: f64 = 1e6;
 const URGENCIES: [&str; 3] = ["interactive", "standard", "batch"];
@@ -126,8 +85,8 @@ pub(super) fn read_class(table: Table<'_>) -> Class {
         arrivals: table.item("arrivals").and_then(read_arrivals).unwrap_or(Arrivals::Batch { count: 0, at_s: 0.0 }),
         stream: table.number("stream", 0.0..=1.0).unwrap_or(0.0),
         templates,
-        prompt: table.item("prompt").and_then(read_length).unwrap_or(Length::Uniform(1.0, 1.0)),
-        answer: table.item("answer").and_then(read_length).unwrap_or(Length::Uniform(1.0, 1.0)),
+        prompt: table.item("prompt").and_then(read_length).unwrap_or(Length::Uniform { min: 1.0, max: 1.0 }),
+        answer: table.item("answer").and_then(read_length).unwrap_or(Length::Uniform { min: 1.0, max: 1.0 }),
         turns: table.number("turns", 1.0..=1000.0).unwrap_or(1.0),
         think_s: table.seconds("think").unwrap_or(0.0),
         longest_prompt: table.count("longest_prompt", 1..=LONGEST as u64).unwrap_or(LONGEST as u64) as u32,
@@ -180,7 +139,7 @@ fn read_length(item: Item<'_>) -> Option<Length> {
         DeValue::Array(_) => {
             let bounds: Vec<f64> = item.items().iter().filter_map(|bound| bound.number(1.0..=LONGEST)).collect();
             match bounds[..] {
-                [min, max] if min <= max => Some(Length::Uniform(min, max)),
+                [min, max] if min <= max => Some(Length::Uniform { min, max }),
                 _ => {
                     item.wrong("expected [smallest, largest]");
                     None
@@ -200,6 +159,6 @@ fn read_length(item: Item<'_>) -> Option<Length> {
             table.close();
             Some(length)
         }
-        _ => item.number(1.0..=LONGEST).map(|exact| Length::Uniform(exact, exact)),
+        _ => item.number(1.0..=LONGEST).map(|exact| Length::Uniform { min: exact, max: exact }),
     }
 }

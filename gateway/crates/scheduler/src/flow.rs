@@ -10,6 +10,7 @@ use crate::{
     effect::{CancelReason, Effect, ShedReason},
     event::{Outcome, RequestSpec, SoftFailure},
     id::{AttemptId, ModelId, ReplicaId, RequestId},
+    learning::USUAL_ANSWER,
     pool::Prospect,
     queue::Look,
     request::{Attempt, Phase, Request, Tried},
@@ -79,7 +80,7 @@ impl Scheduler {
             let spec = &self.requests.get(&attempt.request)?.spec;
             let speeds = &self.pool.replicas.get(&attempt.replica)?.speeds;
             // A plain answer shows no first token, so its writing counts as well.
-            let writing = f64::from(spec.max_output.unwrap_or(256)) / speeds.decode.measured()?;
+            let writing = spec.max_output.map_or(USUAL_ANSWER, f64::from) / speeds.decode.measured()?;
             Some(f64::from(spec.prompt_tokens) / speeds.prefill.measured()? + writing)
         };
         let patience = |own: f64| (OVERDUE_FACTOR * own).max(OVERDUE_MIN.as_secs_f64());

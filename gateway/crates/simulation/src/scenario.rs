@@ -241,7 +241,7 @@ pub enum Arrivals {
 }
 
 /// A beginning that prompts share.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Template {
     /// How long it is.

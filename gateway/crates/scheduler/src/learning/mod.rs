@@ -19,7 +19,7 @@ mod typical;
 
 pub(crate) use self::{
     decayed::Decayed,
-    output::Outputs,
+    output::{Outputs, USUAL_ANSWER},
     rate::Rate,
     reserve::Reserve,
     shape::Shape,

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use crate::{event::Class, id::TenantId};
 
-/// Before anything is known.
-const PRIOR: f64 = 256.0;
+/// Tokens of an answer before anything is known: a chat turn.
+pub(crate) const USUAL_ANSWER: f64 = 256.0;
 /// Answers that what a mean is held to is worth: half a one, as tenants differ far more than the answers of one do.
 const PRIOR_WORTH: f64 = 0.5;
 /// Weight of an answer once there are many.
@@ -70,7 +70,7 @@ fn of(means: &PerClass, class: Class) -> Mean {
 impl Outputs {
     /// Expected tokens of an answer, never above the request's limit.
     pub(crate) fn expect(&self, tenant: TenantId, class: Class, limit: Option<u32>) -> f64 {
-        let of_class = of(&self.classes, class).held_to(self.all.held_to(PRIOR));
+        let of_class = of(&self.classes, class).held_to(self.all.held_to(USUAL_ANSWER));
         let known = self.tenants.get(&tenant);
         let expected = known.map_or(of_class, |known| of(&known.classes, class).held_to(of_class));
         limit.map_or(expected, |limit| expected.min(f64::from(limit)))
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn starts_at_the_prior_and_never_exceeds_the_limit() {
         let outputs = Outputs::default();
-        assert_eq!(outputs.expect(NEW, Class::Batch, None), PRIOR);
+        assert_eq!(outputs.expect(NEW, Class::Batch, None), USUAL_ANSWER);
         assert_eq!(outputs.expect(NEW, Class::Batch, Some(16)), 16.0);
         assert_eq!(outputs.expect(NEW, Class::Batch, Some(0)), 0.0);
     }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::rng::Rng;
 
 /// A distribution of lengths in tokens.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(tag = "dist", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Length {
     /// Every whole number from `min` to `max` alike.
