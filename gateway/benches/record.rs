@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use huntgroup::{
     clock,
-    telemetry::{RequestOutcome, RequestRecord, Telemetry, TelemetryOptions},
+    telemetry::{Price, RequestOutcome, RequestRecord, Telemetry, TelemetryOptions},
 };
 use openai_wire::Route;
 use scheduler::Class;
@@ -17,12 +17,13 @@ fn main() {
     let telemetry = Telemetry::new(TelemetryOptions { access_log: false, version: "bench" });
     let (tenant, model, id): (Arc<str>, Arc<str>, Arc<str>) = (Arc::from("t"), Arc::from("small"), Arc::from("r"));
     let replica: Arc<str> = Arc::from("a");
+    let price = Price { acu_per_day: Some(0.5), slots: 2, deployment: None };
     let start = clock::now();
     for _ in 0..ROUNDS {
         let mut record = RequestRecord::new(Arc::clone(&telemetry), Arc::clone(&id), Route::ChatCompletions);
         record.identify(Arc::clone(&tenant), Arc::clone(&model), Class::Standard);
         record.queued();
-        let attempt = record.dispatched(&replica, false);
+        let attempt = record.dispatched(&replica, false, &price);
         record.first_token();
         record.usage(100, 20, 0, false);
         record.attempt_ended(attempt, "ok");

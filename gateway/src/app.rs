@@ -27,15 +27,16 @@ use self::signals::Signals;
 use crate::{
     admin,
     auth::{AuthSetupError, Authenticator},
-    clock,
+    batch::{self, Batches},
+    chain, clock,
     config::{Config, Overrides},
     dispatch::{Dispatcher, Record},
     fleet::Fleet,
     gateway::Gateway,
     listener::{Certificate, CertificateError, Door},
     ratelimit::Limiter,
-    shutdown::Tasks,
-    telemetry::{Telemetry, TelemetryOptions},
+    registration::Registrar,
+    telemetry::{Exporter, PoolSample, Target, TargetError, Telemetry, TelemetryOptions},
     upstream::{TlsError, Upstream},
 };
 
@@ -74,6 +75,9 @@ pub enum AppError {
     /// The store.
     #[error("store: {0}")]
     Store(#[from] store::StoreError),
+    /// The store of files and batches.
+    #[error("batches: {0}")]
+    Batches(store::StoreError),
     /// The keys in configuration and store.
     #[error(transparent)]
     Auth(#[from] AuthSetupError),
@@ -83,6 +87,9 @@ pub enum AppError {
     /// TLS towards clients.
     #[error("server.tls_cert: {0}")]
     Certificate(#[from] CertificateError),
+    /// The collector of traces.
+    #[error(transparent)]
+    Traces(#[from] TargetError),
     /// The transport.
     #[error("listener: {0}")]
     Transport(Box<pingora::Error>),
@@ -161,8 +168,11 @@ struct Parts {
     gateway: Arc<Gateway>,
     certificate: Option<Arc<Certificate>>,
     admin: TcpListener,
+    phones: Option<TcpListener>,
     state: admin::AppState,
     reloader: Arc<Reloader>,
+    exporter: Option<Exporter>,
+    chain: Arc<chain::ChainWatch>,
 }
 
 impl Parts {
@@ -172,12 +182,19 @@ impl Parts {
                 can_listen("server.listen", *address)?;
             }
         }
-        let admin = admin_listener(config.admin.listen, options.upgrade)?;
+        let admin = shared_listener("admin.listen", config.admin.listen, options.upgrade)?;
+        let phones = config.registration.listen;
+        let phones =
+            phones.map(|address| shared_listener("registration.listen", address, options.upgrade)).transpose()?;
         let store = Arc::new(Store::open(&config.store.path)?);
+        let batches = Batches::open(&config.batches.file(&config.store.path), config.batches.lease);
+        let batches = Arc::new(batches.map_err(AppError::Batches)?);
         let telemetry = Telemetry::new(TelemetryOptions {
             access_log: config.telemetry.access_log,
             version: env!("CARGO_PKG_VERSION"),
         });
+        let collector = Target::new(&config.telemetry, &config.pool, &format!("{:016x}", seed()))?;
+        let exporter = collector.map(|target| telemetry.trace_to(target, config.telemetry.trace_sample));
         let upstream = Arc::new(Upstream::new(&config.pool)?);
         let auth = Arc::new(Authenticator::new(config, &store)?);
         let dispatcher = Arc::new(dispatcher(config, &auth)?);
@@ -201,11 +218,31 @@ impl Parts {
             limiter,
             Arc::clone(&telemetry),
             upstream,
+            batches,
         ));
-        let sampled = Arc::clone(&fleet);
-        telemetry.set_pool_source(Box::new(move || sampled.sample()));
-        let reloader = Arc::new(Reloader::new(Arc::clone(&gateway), certificate.clone(), Arc::clone(&store), options));
+        let (sampled, joining, counted, kept) =
+            (Arc::clone(&fleet), Arc::clone(&gateway.joining), Arc::clone(&gateway.batches), Arc::clone(&store));
+        let chain = chain::ChainWatch::new(config.chain.clone(), Arc::clone(&fleet), Arc::clone(&telemetry));
+        let watched = Arc::clone(&chain);
+        let adviser = Arc::clone(&gateway.adviser);
+        let (tenants, waiting) = (Arc::clone(&auth), Arc::clone(&gateway.dispatcher));
+        telemetry.set_pool_source(Box::new(move || PoolSample {
+            kept_answer_bytes: joining.bytes(),
+            batches: counted.sample(),
+            store_failures: vec![("state", kept.failures()), ("batches", counted.store_failures())],
+            chain: watched.sample(),
+            queued_by_tenant: queued_by_tenant(&tenants, &waiting),
+            advice: adviser.sample(),
+            ..sampled.sample()
+        }));
+        let reloader =
+            Reloader::new(Arc::clone(&gateway), certificate.clone(), Arc::clone(&store), Arc::clone(&chain), options);
+        let reloader = Arc::new(reloader);
+        let current = Arc::clone(&gateway);
+        let settings = move || current.config().registration.clone();
+        let registrar = Arc::new(Registrar::new(Arc::clone(&fleet), Arc::clone(&telemetry), settings));
         let state = admin::AppState {
+            registrar,
             fleet,
             auth,
             store,
@@ -213,10 +250,14 @@ impl Parts {
             live: Arc::clone(&gateway.live),
             dispatcher: Arc::clone(&gateway.dispatcher),
             in_flight: Arc::clone(&gateway.in_flight),
+            batches: Arc::clone(&gateway.batches),
+            pressure: Arc::clone(&gateway.pressure),
+            adviser: Arc::clone(&gateway.adviser),
+            chain: Arc::clone(&chain),
             reload: Arc::clone(&reloader) as Arc<dyn admin::Reload>,
             config: config.admin.clone(),
         };
-        Ok(Self { gateway, certificate, admin, state, reloader })
+        Ok(Self { gateway, certificate, admin, phones, state, reloader, exporter, chain })
     }
 
     fn shown(&self, config: &Config) -> String {
@@ -226,8 +267,17 @@ impl Parts {
         } else {
             format!(", TLS on {}", list(&config.server.tls_listen))
         };
-        format!("huntgroup listens on {}{tls}; admin on {}", list(&config.server.listen), config.admin.listen)
+        let phones = config.registration.listen.map(|address| format!("; phones register on {address}"));
+        let (public, admin) = (list(&config.server.listen), config.admin.listen);
+        format!("huntgroup listens on {public}{tls}; admin on {admin}{}", phones.unwrap_or_default())
     }
+}
+
+/// How many requests of each tenant wait.
+fn queued_by_tenant(auth: &Authenticator, dispatcher: &Dispatcher) -> Vec<(Arc<str>, usize)> {
+    let names = auth.tenant_names();
+    let waiting = dispatcher.waiting_by_tenant();
+    waiting.into_iter().filter_map(|((tenant, _), count)| Some((Arc::clone(names.get(&tenant)?), count))).collect()
 }
 
 /// The service of everything that is no public listener: the scheduler's timer, the fleet, the operator's listener, and
@@ -241,18 +291,34 @@ impl BackgroundService for Beside {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let Some(parts) = self.parts.lock().await.take() else { return };
         signals::survive_file_size_limit();
-        let tasks = Tasks::default();
         let gateway = Arc::clone(&parts.gateway);
+        let tasks = gateway.tasks.clone();
         let (dispatcher, fleet) = (Arc::clone(&gateway.dispatcher), Arc::clone(&gateway.fleet));
         let stop = tasks.stop_signal();
         tasks.spawn("timer", async move { dispatcher.run_timer(stop).await }).await;
         let stop = tasks.stop_signal();
         tasks.spawn("fleet", fleet.run(stop)).await;
+        let (abandoned, upstream) = (Arc::clone(&gateway.abandoned), Arc::clone(&gateway.upstream));
+        tasks.spawn("abandoned", abandoned.run(upstream, gateway.fleet.events(), tasks.stop_signal())).await;
+        tasks.spawn("chain", parts.chain.run(tasks.stop_signal())).await;
+        let engine = batch::Engine::new(Arc::clone(&gateway));
+        tasks.spawn("batches", engine.run(tasks.stop_signal())).await;
+        if let Some(exporter) = parts.exporter {
+            tasks.spawn("traces", exporter.run(tasks.stop_signal())).await;
+        }
+        if let Some(phones) = parts.phones {
+            let registrar = Arc::clone(&parts.state.registrar);
+            tasks.spawn("registration", admin::serve_phones(phones, registrar, tasks.stop_signal())).await;
+        }
+        let adviser = Arc::clone(&gateway.adviser).run(Arc::clone(&gateway), tasks.stop_signal());
+        tasks.spawn("capacity", adviser).await;
         let stop = tasks.stop_signal();
         tasks.spawn("admin", admin::serve(parts.admin, parts.state, stop)).await;
         let (watched, stop) = (Arc::clone(&gateway), tasks.stop_signal());
         let stated = move || watched.config().limits.max_memory.map(|limit| limit.as_u64());
         tasks.spawn("memory", Arc::clone(&gateway.pressure).watch(stated, stop)).await;
+        let (kept, stop) = (Arc::clone(&gateway), tasks.stop_signal());
+        tasks.spawn("history", async move { kept.telemetry.history().keep(|| kept.fleet.level(), stop).await }).await;
         let stop = tasks.stop_signal();
         tasks.spawn("reload", signals::reload_on_hangup(Arc::clone(&parts.reloader), stop)).await;
 
@@ -317,10 +383,10 @@ fn can_listen(what: &'static str, address: SocketAddr) -> Result<(), AppError> {
     socket().map_err(|source| AppError::Listen { what, address, source })
 }
 
-/// The operator's listener. Its port is shared with a predecessor during an upgrade.
-fn admin_listener(address: SocketAddr, upgrade: bool) -> Result<TcpListener, AppError> {
+/// The operator's listener, or the phones'. Its port is shared with a predecessor during an upgrade.
+fn shared_listener(what: &'static str, address: SocketAddr, upgrade: bool) -> Result<TcpListener, AppError> {
     if !upgrade {
-        can_listen("admin.listen", address)?;
+        can_listen(what, address)?;
     }
     let socket = || {
         let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
@@ -331,7 +397,7 @@ fn admin_listener(address: SocketAddr, upgrade: bool) -> Result<TcpListener, App
         socket.listen(128)?;
         Ok(TcpListener::from(socket))
     };
-    socket().map_err(|source| AppError::Listen { what: "admin.listen", address, source })
+    socket().map_err(|source| AppError::Listen { what, address, source })
 }
 
 /// The scheduler, and its record where the operator wants one.

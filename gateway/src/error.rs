@@ -13,6 +13,8 @@ use std::{
 use openai_wire::{DecodeError, ErrorBody, UpstreamError};
 use scheduler::ShedReason;
 
+use crate::{batch::BatchError, telemetry::names};
+
 /// Longest `Retry-After`: above it one of the official SDKs raises, and the other sleeps.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
@@ -68,6 +70,9 @@ pub enum ApiError {
         /// As the client wrote it.
         model: String,
     },
+    /// The idempotency key belongs to another request.
+    #[error("idempotency key reused")]
+    KeyReused,
     /// The tenant's limit.
     #[error("rate limited: {message}")]
     RateLimited {
@@ -100,6 +105,9 @@ pub enum ApiError {
     /// A running answer broke off.
     #[error("answer lost: {0}")]
     Lost(&'static str),
+    /// A file or a batch can't be had, made or ended.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
     /// An operator cancelled the request.
     #[error("cancelled by an operator")]
     Cancelled,
@@ -128,6 +136,7 @@ impl ApiError {
             Self::Method { .. } => 405,
             Self::InvalidKey => 401,
             Self::ModelNotAllowed { .. } => 403,
+            Self::KeyReused => 422,
             Self::TooManyFailures { .. } | Self::RateLimited { .. } => 429,
             Self::Shed { reason, .. } => match reason {
                 ShedReason::NoCapacity | ShedReason::QueueFull | ShedReason::QueueAge | ShedReason::Hopeless => 503,
@@ -138,6 +147,7 @@ impl ApiError {
             Self::Draining | Self::Overloaded(_) | Self::Cancelled => 503,
             Self::Upstream(error) => error.status,
             Self::Lost(_) => 502,
+            Self::Batch(error) => error.status(),
             Self::Internal => 500,
         }
     }
@@ -152,28 +162,31 @@ impl ApiError {
             Self::TooManyFailures { .. } | Self::RateLimited { .. } => "rate_limit_exceeded",
             Self::ModelNotAllowed { .. } => "model_not_allowed",
             Self::ModelNotFound { .. } => "model_not_found",
+            Self::KeyReused => "idempotency_key_reused",
             Self::Shed { reason, .. } => shed_code(*reason),
             Self::Draining => "draining",
             Self::Overloaded(_) => "overloaded",
             Self::Cancelled => "cancelled",
             Self::Upstream(error) => return error.body.code.as_deref(),
             Self::Lost(_) => "upstream_error",
+            Self::Batch(error) => return error.code(),
         })
     }
 
     /// The outcome in metrics: one word, of a fixed set.
     pub fn outcome(&self) -> &'static str {
         match self {
-            Self::Shed { reason: ShedReason::ContextExceeded, .. } => "client_error",
+            Self::Shed { reason: ShedReason::ContextExceeded, .. } => names::CLIENT_ERROR,
             Self::Shed { reason, .. } => shed_code(*reason),
             Self::Draining => "draining",
             Self::Overloaded(_) => "overloaded",
             Self::Cancelled => "cancelled",
             Self::Lost(_) => "upstream_error",
             Self::Internal => "internal_error",
-            Self::RateLimited { .. } | Self::TooManyFailures { .. } => "rate_limited",
+            Self::RateLimited { .. } | Self::TooManyFailures { .. } => names::RATE_LIMITED,
             Self::Upstream(error) if error.status >= 500 => "upstream_error",
-            _ => "client_error",
+            Self::Batch(error) if error.status() >= 500 => error.code().unwrap_or("internal_error"),
+            _ => names::CLIENT_ERROR,
         }
     }
 
@@ -185,6 +198,7 @@ impl ApiError {
             }
             Self::TooManyFailures { retry_after } | Self::RateLimited { retry_after, .. } => *retry_after,
             Self::Draining | Self::Overloaded(_) => Duration::from_secs(2),
+            Self::Batch(error) => error.retry_after()?,
             _ => return None,
         };
         Some(length.min(MAX_RETRY_AFTER).mul_f64(0.8 + 0.4 * chance()).clamp(Duration::from_secs(1), MAX_RETRY_AFTER))
@@ -197,7 +211,8 @@ impl ApiError {
                 matches!(reason, ShedReason::AttemptsExhausted | ShedReason::RetryBudget | ShedReason::Deadline)
             }
             Self::Upstream(error) => error.status >= 500,
-            Self::Lost(_) | Self::Cancelled => true,
+            Self::Batch(error) => error.is_final(),
+            Self::Lost(_) | Self::Cancelled | Self::KeyReused => true,
             _ => false,
         }
     }
@@ -220,6 +235,7 @@ impl ApiError {
         let param = match self {
             Self::Decode(error) => error.param().map(str::to_owned),
             Self::Header { header, .. } => Some((*header).to_owned()),
+            Self::Batch(error) => error.param().map(str::to_owned),
             Self::ModelNotFound { .. } | Self::ModelNotAllowed { .. } => Some("model".to_owned()),
             Self::Shed { reason: ShedReason::ContextExceeded, .. } => Some("messages".to_owned()),
             _ => None,
@@ -242,6 +258,11 @@ impl ApiError {
             Self::ModelNotFound { model } => {
                 format!("The model '{model}' does not exist here. GET /v1/models lists those that do.")
             }
+            Self::KeyReused => {
+                "This Idempotency-Key was sent with another route or body. A retry repeats the request byte by byte; \
+                 a new request needs a new key."
+                    .into()
+            }
             Self::RateLimited { message, .. } => message.clone(),
             Self::Shed { reason, last, detail, .. } => {
                 let detail = detail.as_deref().map(|detail| format!(" {detail}")).unwrap_or_default();
@@ -251,6 +272,7 @@ impl ApiError {
             Self::Overloaded(what) => format!("The gateway holds as much as it may ({what}). Try again later."),
             Self::Upstream(error) => error.body.message.clone(),
             Self::Lost(why) => format!("The answer was lost on its way ({why}). What was received is not complete."),
+            Self::Batch(error) => error.to_string(),
             Self::Cancelled => "An operator cancelled this request.".into(),
             Self::Internal => "The gateway failed on this request. That is its fault, not yours.".into(),
         }

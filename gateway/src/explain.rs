@@ -43,10 +43,10 @@ impl Gateway {
     }
 
     fn terms(&self, candidate: &CandidateView) -> String {
-        let CandidateView { wait, prefill, decode, delay, eviction, risk, cost, .. } = candidate;
+        let CandidateView { wait, prefill, decode, delay, eviction, sparing, risk, cost, .. } = candidate;
         format!(
             "{} {:.1} s: wait {wait:.1}, prefill {prefill:.1}, decode {decode:.1}, delay {delay:.1}, \
-             eviction {eviction:.1}, risk {risk:.1}, {:.0} tokens cached",
+             eviction {eviction:.1}, sparing {sparing:.1}, risk {risk:.1}, {:.0} tokens cached",
             self.name(candidate.replica),
             wait + cost,
             candidate.cached_tokens

@@ -10,21 +10,24 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, Guard};
-use scheduler::RequestSpec;
 
 use crate::{
     auth::Authenticator,
+    batch::Batches,
+    capacity::Adviser,
     config::Config,
-    dispatch::{Dispatcher, Grant},
+    dispatch::Dispatcher,
     error::ApiError,
-    fleet::Fleet,
+    fleet::{Fleet, Replica},
     in_flight::InFlight,
+    joining::Joining,
     listener::{ClientLimits, ConnectionLimits, default_max},
     live::Live,
     pressure::Pressure,
     ratelimit::Limiter,
-    relay::Expected,
+    relay::{Abandoned, Expected},
     request::FingerprintKey,
+    shutdown::Tasks,
     telemetry::Telemetry,
     upstream::Upstream,
 };
@@ -46,8 +49,18 @@ pub struct Gateway {
     pub live: Arc<Live>,
     /// Requests between their head and their end.
     pub in_flight: Arc<InFlight>,
+    /// Files and batches.
+    pub batches: Arc<Batches>,
+    /// How many phones there should be.
+    pub adviser: Arc<Adviser>,
+    /// Answers that can be joined.
+    pub joining: Arc<Joining>,
+    /// What runs beside the connections of clients.
+    pub tasks: Tasks,
     /// The connections to replicas.
     pub upstream: Arc<Upstream>,
+    /// Streams that phones keep writing for nobody.
+    pub abandoned: Arc<Abandoned>,
     /// How close the process is to its memory's end.
     pub pressure: Arc<Pressure>,
     /// What prompts are fingerprinted with.
@@ -64,6 +77,7 @@ struct Settings {
 
 impl Gateway {
     /// The parts put together.
+    #[expect(clippy::too_many_arguments, reason = "every part once, from the one place that makes them")]
     pub fn new(
         config: Config,
         dispatcher: Arc<Dispatcher>,
@@ -72,6 +86,7 @@ impl Gateway {
         limiter: Arc<Limiter>,
         telemetry: Arc<Telemetry>,
         upstream: Arc<Upstream>,
+        batches: Arc<Batches>,
     ) -> Self {
         Self {
             settings: ArcSwap::from_pointee(Settings::new(config)),
@@ -82,7 +97,12 @@ impl Gateway {
             telemetry,
             live: Arc::default(),
             in_flight: Arc::default(),
+            batches,
+            adviser: Arc::default(),
+            joining: Arc::default(),
+            tasks: Tasks::default(),
             upstream,
+            abandoned: Arc::default(),
             pressure: Arc::default(),
             fingerprint_key: FingerprintKey::default(),
             buffered: Arc::default(),
@@ -115,11 +135,14 @@ impl Gateway {
         Held { bytes: 0, max, counted: Arc::clone(&self.buffered) }
     }
 
-    /// How long a replica needs for this prompt and for a token, by its measured speeds.
-    pub fn expected(&self, grant: &Grant, spec: &RequestSpec) -> Expected {
-        let (prefill, decode) = self.dispatcher.speeds(grant.replica());
+    /// How long a replica needs for a prompt of so many tokens and for a token, by its measured speeds; until there are any,
+    /// by those that it is believed to have.
+    pub fn expected(&self, replica: &Replica, tokens: u32) -> Expected {
+        let (prefill, decode) = self.dispatcher.speeds(replica.id);
+        let believed = if prefill.is_none() { replica.past().assumed() } else { None };
+        let prefill = prefill.or(believed.map(|rates| rates.prefill));
         let length = |tokens: f64, rate: Option<f64>| Duration::try_from_secs_f64(tokens / rate?).ok();
-        Expected { prefill: length(f64::from(spec.prompt_tokens), prefill), token: length(1.0, decode) }
+        Expected { prefill: length(f64::from(tokens), prefill), token: length(1.0, decode) }
     }
 
     /// Whether to send us requests.

@@ -8,8 +8,14 @@ pub mod models;
 pub mod pipeline;
 
 pub mod auth;
+pub mod batch;
+pub mod capacity;
+pub mod chain;
+pub mod continued;
 pub mod dispatch;
 pub mod explain;
+pub mod hunt;
+pub mod joining;
 pub mod race;
 pub mod ratelimit;
 pub mod refusal;
@@ -22,6 +28,7 @@ pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod fleet;
+pub mod registration;
 
 pub mod clock;
 pub mod error;

@@ -30,6 +30,17 @@ pub struct LiveRequest {
     pub content_events: Arc<AtomicU64>,
 }
 
+impl LiveRequest {
+    /// `queued`, `prefill` (sent, nothing came yet) or `decode`, for one that runs on a replica or does not.
+    pub fn phase(&self, runs: bool) -> &'static str {
+        match (runs, self.content_events.load(Ordering::Relaxed)) {
+            (false, 0) => "queued",
+            (true, 0) => "prefill",
+            _ => "decode",
+        }
+    }
+}
+
 /// All of them.
 #[derive(Default)]
 pub struct Live {

@@ -8,7 +8,7 @@ use std::{
     fs,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -38,17 +38,27 @@ pub enum Level {
 
 /// The present level; read on every request.
 #[derive(Debug, Default)]
-pub struct Pressure(AtomicU8);
+pub struct Pressure {
+    level: AtomicU8,
+    used: AtomicU64,
+    limit: AtomicU64,
+}
 
 impl Pressure {
     /// The present level.
     pub fn level(&self) -> Level {
-        match self.0.load(Ordering::Relaxed) {
+        match self.level.load(Ordering::Relaxed) {
             0 => Level::Calm,
             1 => Level::Shrink,
             2 => Level::Close,
             _ => Level::Refuse,
         }
+    }
+
+    /// Bytes of memory in use, and how many may be, as of the last second; `None` where the system does not say.
+    pub fn memory(&self) -> Option<(u64, u64)> {
+        let (used, limit) = (self.used.load(Ordering::Relaxed), self.limit.load(Ordering::Relaxed));
+        (used > 0 && limit > 0).then_some((used, limit))
     }
 
     /// Looks at the process's memory until `stop`. `stated` is `limits.max_memory`; without it the limit is the control
@@ -61,10 +71,12 @@ impl Pressure {
                 () = tokio::time::sleep(INTERVAL) => {}
             }
             let (Some(used), Some(limit)) = (resident(), stated().or(found)) else { continue };
+            self.used.store(used, Ordering::Relaxed);
+            self.limit.store(limit, Ordering::Relaxed);
             let (before, now) = (self.level(), level(used, limit));
             if before != now {
                 tracing::warn!(used, limit, from = ?before, to = ?now, "memory pressure");
-                self.0.store(now as u8, Ordering::Relaxed);
+                self.level.store(now as u8, Ordering::Relaxed);
             }
         }
     }

@@ -92,7 +92,8 @@ impl Gateway {
         match stop {
             Stop::Refused(error) => {
                 let error = if self.in_flight.is_draining() { error.in_a_drain() } else { error };
-                if exchange.head_sent() {
+                // Of those who read a tape some have their head, and some don't.
+                if exchange.head_sent() || exchange.is_detached() {
                     let event = shape.error_event(begun, &error.body());
                     Stop::Broken(error, event)
                 } else {
@@ -162,6 +163,14 @@ pub fn refused(shed: Shed, last: Option<Failed>) -> ApiError {
     }
 }
 
+/// Why an answer of which its client has seen a part was carried on by nobody.
+pub fn lost(shed: &Shed, last: Option<&Failed>) -> ApiError {
+    match shed.reason {
+        ShedReason::Deadline => cancelled(CancelReason::Deadline),
+        _ => ApiError::Lost(last.map_or("its replica went away", |last| last.name)),
+    }
+}
+
 /// Why an answer was ended that its client was reading, as it is told.
 pub fn cancelled(why: CancelReason) -> ApiError {
     match why {
@@ -177,7 +186,7 @@ pub fn cancelled(why: CancelReason) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use scheduler::{Class, ModelId, Prefix, TenantId};
+    use scheduler::{Carry, Class, ModelId, Prefix, TenantId};
 
     use super::*;
 
@@ -193,6 +202,7 @@ mod tests {
             prompt_tokens: 1,
             max_output: None,
             stream: false,
+            carry: Carry::Never,
             body_bytes: 1,
             prefix: Prefix::default(),
         };

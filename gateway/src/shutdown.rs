@@ -1,6 +1,6 @@
 //! The one place that spawns tasks and knows when they end.
 //!
-//! Every long-lived task is spawned through [`Tasks`], on the runtime of whoever calls, and watches [`Stop`]. What was
+//! Every task is spawned through [`Tasks`], on the runtime of whoever calls, and watches [`Stop`]. What was
 //! rejected: bare spawns (nobody waits for them, a panic goes unseen).
 
 use std::{future::Future, sync::Arc, time::Duration};
@@ -48,7 +48,10 @@ impl Tasks {
 
     /// Runs `task` on the current runtime. It should end soon after its [`Stop`] says so.
     pub async fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        self.running.lock().await.spawn(async move {
+        let mut running = self.running.lock().await;
+        // Tasks that end by themselves are spawned again and again: their ends must not pile up.
+        while running.try_join_next().is_some() {}
+        running.spawn(async move {
             task.await;
             tracing::trace!(name, "task ended");
         });

@@ -9,11 +9,21 @@ use std::{
     path::PathBuf,
 };
 
-use huntgroup::telemetry::names::{ALL, Audience, Kind, Metric};
+use huntgroup::{
+    batch::WaitsFor,
+    telemetry::names::{ALL, Audience, CONTINUATIONS_BY_OUTCOME, Kind, LINES_BY_OUTCOME, Metric},
+};
 use scheduler::{ChangeReason, Class, Decision, ReplicaState};
 use serde_json::Value;
+use store::BatchState;
 
-const DASHBOARDS: [&str; 2] = ["dashboards/overview.json", "dashboards/fleet.json"];
+const DASHBOARDS: [&str; 5] = [
+    "dashboards/overview.json",
+    "dashboards/fleet.json",
+    "dashboards/batches.json",
+    "dashboards/tenants.json",
+    "dashboards/cost.json",
+];
 const ALERTS: &str = "dashboards/alerts.yaml";
 /// Run by promtool in `gateway/tests/e2e/test_prometheus.py`.
 const STORIES: &str = "dashboards/alerts_test.yaml";
@@ -153,7 +163,7 @@ fn known_values(metric: &str, label: &str) -> Option<Vec<&'static str>> {
     let states = || ReplicaState::ALL.iter().map(|state| state.name()).collect();
     match (metric, label) {
         ("huntgroup_replicas", "state") | ("huntgroup_replica_state_changes_total", "to") => Some(states()),
-        ("huntgroup_replica_slots", "state") => Some(vec!["busy", "free"]),
+        ("huntgroup_replica_slots", "state") => Some(vec!["busy", "lingering", "foreign", "free"]),
         ("huntgroup_replica_state_changes_total", "reason") => {
             let used = [ChangeReason::HardFailure, ChangeReason::SoftFailure, ChangeReason::RelayDown];
             Some(used.iter().map(|reason| reason.name()).collect())
@@ -161,7 +171,15 @@ fn known_values(metric: &str, label: &str) -> Option<Vec<&'static str>> {
         ("huntgroup_requests_in_flight_age_seconds", "phase") => Some(vec!["queued", "running"]),
         ("huntgroup_decisions_total", "decision") => Some(Decision::ALL.iter().map(|kind| kind.name()).collect()),
         ("huntgroup_hedges_total", "outcome") => Some(vec!["lost", "won"]),
-        ("huntgroup_tokens_total", "direction") => Some(vec!["prompt", "completion"]),
+        ("huntgroup_continuations_total", "outcome") => Some(CONTINUATIONS_BY_OUTCOME.to_vec()),
+        ("huntgroup_batches", "state") => {
+            Some(BatchState::ALL.iter().filter(|state| !state.is_terminal()).map(|state| state.name()).collect())
+        }
+        ("huntgroup_batches_waiting", "reason") => Some(WaitsFor::ALL.iter().map(|what| what.name()).collect()),
+        ("huntgroup_batch_lines", "state") => Some(vec!["waiting", "running", "completed", "failed"]),
+        ("huntgroup_batch_lines_ended_total", "outcome") => Some(LINES_BY_OUTCOME.to_vec()),
+        ("huntgroup_store_failures_total", "store") => Some(vec!["state", "batches"]),
+        ("huntgroup_tokens_total" | "huntgroup_tenant_tokens_total", "direction") => Some(vec!["prompt", "completion"]),
         (_, "class") => Some(Class::ALL.iter().map(|class| class.name()).collect()),
         _ => None,
     }
@@ -400,18 +418,15 @@ fn every_alert_has_its_runbook_section_and_every_section_its_alert() {
 #[test]
 fn links_and_panel_titles_in_the_documents_lead_somewhere() {
     let titles: BTreeSet<String> = DASHBOARDS.into_iter().flat_map(panels).map(|panel| panel.title).collect();
+    let anchors = |text: &str| -> BTreeSet<String> {
+        ["#", "##", "###"].iter().flat_map(|level| headings(text, level)).map(|heading| anchor(&heading)).collect()
+    };
     for path in [RUNBOOK, METRICS] {
         let text = read(path);
-        let anchors: BTreeSet<String> = ["#", "##", "###"]
-            .iter()
-            .flat_map(|level| headings(&text, level))
-            .map(|heading| anchor(&heading))
-            .collect();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            match link.split_once('#') {
-                Some(("", target)) => assert!(anchors.contains(target), "{path}: #{target} leads nowhere"),
-                _ => assert!(!read(&format!("gateway/docs/{link}")).is_empty(), "{path}: {link}"),
-            }
+            let (page, target) = link.split_once('#').map_or((link, None), |(page, target)| (page, Some(target)));
+            let page = if page.is_empty() { text.clone() } else { read(&format!("gateway/docs/{page}")) };
+            assert!(target.is_none_or(|target| anchors(&page).contains(target)), "{path}: {link} leads nowhere");
         }
     }
     let runbook = read(RUNBOOK).replace('\n', " ").replace("**", "");
@@ -469,6 +484,11 @@ fn scheduler_reasons() -> Vec<&'static str> {
         ChangeReason::Misconfigured,
         ChangeReason::RelayDown,
         ChangeReason::PoolProtection,
+        ChangeReason::Moved,
+        ChangeReason::Unproven,
+        ChangeReason::Proven,
+        ChangeReason::Ending,
+        ChangeReason::Moved,
     ]
     .iter()
     .map(|reason| reason.name())

@@ -52,6 +52,8 @@ fn codes_of_the_gateway() -> BTreeSet<String> {
     let engines = read("gateway/crates/openai-wire/src/upstream_error.rs");
     let mut found = codes(between(&errors, "pub fn code(", "/// The outcome in metrics"));
     found.extend(codes(between(&errors, "fn shed_code(", "\n}\n")));
+    let batches = read("gateway/src/batch/api/error.rs");
+    found.extend(codes(between(&batches, "pub const fn code(", "\n    }\n")));
     found.extend(codes(between(&bodies, "pub fn code(", "\n    }\n")));
     let engines = between(&engines, "fn describe_with_status(", "fn context_message(");
     found.extend(codes(engines).into_iter().filter(|code| code.contains('_') && !code.ends_with("_error")));
@@ -111,7 +113,7 @@ fn every_command_that_a_document_names_is_understood() {
 /// `huntgroup replicas`: a group of commands, named as such.
 fn is_a_group(call: &str) -> bool {
     let words: Vec<&str> = call.split_whitespace().collect();
-    matches!(words.as_slice(), ["huntgroup", "replicas" | "keys" | "check"])
+    matches!(words.as_slice(), ["huntgroup", "replicas" | "keys" | "batches" | "check"])
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! The command line.
 
+mod advise;
 mod live;
 mod sim;
 
+pub(crate) use advise::Advise;
 pub(crate) use live::{GatewayPolicy, Live};
 pub(crate) use sim::{Choice, Compare, Replay, Seeds, Sim, chosen, players, runs};
 
@@ -50,6 +52,9 @@ pub(crate) enum Command {
     Compare(Compare),
     /// A record of a gateway's scheduler, played again exactly.
     Replay(Replay),
+    /// In virtual time: how many phones would be advised, and whether that is right.
+    #[command(after_help = advise::EXAMPLES)]
+    Advise(Advise),
 }
 
 impl Cli {

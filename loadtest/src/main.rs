@@ -12,10 +12,12 @@
 //! | how such a scenario is played live, beside that | [`scaled`] |
 //! | how policies are shown side by side | [`compare`] |
 //! | what a gateway's record says | [`replay`] |
+//! | whether capacity advice is right | [`advise`] |
 //!
 //! Scenario, records and report know nothing of HTTP. Scenarios of virtual time have a form of their own, that of
 //! [`simulation::scenario`]: what they compare are policies on phones as they are, not a gateway's answers to faults.
 
+mod advise;
 mod cli;
 mod client;
 mod clock;
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         cli::Command::Sim(options) => sim::run(options),
         cli::Command::Compare(options) => compare::run(options),
         cli::Command::Replay(options) => replay::run(options),
+        cli::Command::Advise(options) => advise::run(options),
     };
     match well {
         Ok(true) => ExitCode::SUCCESS,

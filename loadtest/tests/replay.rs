@@ -1,8 +1,8 @@
 //! A gateway's record, played again from the command line.
 
 use scheduler::{
-    Class, Effect, Event, ModelId, Outcome, Prefix, RelayId, ReplicaId, ReplicaSpec, Report, RequestId, RequestSpec,
-    RouteSet, Scheduler, SchedulerConfig, TenantId, Timestamp,
+    Carry, Class, Effect, Event, Left, ModelId, Outcome, Prefix, RelayId, Release, ReplicaId, ReplicaSpec, Report,
+    RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, TenantId, Timestamp,
 };
 use simulation::record::Recorder;
 use std::process::{Command, Output};
@@ -42,6 +42,9 @@ fn record() -> String {
         context_tokens: None,
         relay: RelayId(1),
         prior: None,
+        carries_on: false,
+        group: None,
+        release: Release::AtOnce,
     };
     recorded.tell(Event::ReplicaUp { replica, spec }, 0);
     recorded.tell(Event::ReplicaReported { replica, report: Report::Ready }, 0);
@@ -54,6 +57,7 @@ fn record() -> String {
         prompt_tokens: 100,
         max_output: Some(10),
         stream: true,
+        carry: Carry::Never,
         body_bytes: 400,
         prefix: Prefix::default(),
     };
@@ -65,7 +69,7 @@ fn record() -> String {
     let attempt = dispatched.expect("a free phone takes it");
     recorded.tell(Event::FirstToken { attempt }, 12);
     let outcome = Outcome::Success;
-    recorded.tell(Event::AttemptEnded { attempt, outcome, content_sent: true, timings: None }, 13);
+    recorded.tell(Event::AttemptEnded { attempt, outcome, left: Left::Closed, timings: None }, 13);
     let tired = RequestSpec { deadline: Some(Timestamp(20_000_000_000)), class: Class::Batch, ..spec };
     recorded.tell(Event::RequestArrived { request: RequestId(2), spec: tired }, 20);
     String::from_utf8(recorded.recorder.into_inner()).expect("text")

@@ -7,7 +7,7 @@ use axum::{
 };
 use serde_json::json;
 
-use crate::{fleet::ChangeError, fleet::UrlError};
+use crate::{batch::BatchError, fleet::ChangeError, fleet::UrlError};
 
 /// A refused call.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +58,9 @@ pub(super) enum AdminError {
     /// The pool refused a change.
     #[error(transparent)]
     Change(#[from] ChangeError),
+    /// A batch is not there, or not in a state for it.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
     /// The store.
     #[error("the store: {0}")]
     Store(#[from] store::StoreError),
@@ -90,10 +93,13 @@ impl AdminError {
             Self::Host | Self::Origin => StatusCode::FORBIDDEN,
             Self::NotFound(_) | Self::NoPath(_) | Self::Change(ChangeError::Unknown) => StatusCode::NOT_FOUND,
             Self::NoMethod(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Change(ChangeError::NameTaken(_) | ChangeError::Full(_)) => StatusCode::CONFLICT,
+            Self::Change(ChangeError::NameTaken(_) | ChangeError::Full(_) | ChangeError::Distrusted(_)) => {
+                StatusCode::CONFLICT
+            }
             Self::Store(_) | Self::Change(ChangeError::Store(_)) | Self::TooManyReaders => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
+            Self::Batch(error) => StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
             Self::Ours(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -106,12 +112,16 @@ impl AdminError {
             Self::TooManyLogins => "too_many_attempts",
             Self::Host => "host_not_allowed",
             Self::Origin => "origin_not_allowed",
-            Self::NotFound(_) | Self::Change(ChangeError::Unknown) => "not_found",
+            Self::NotFound(_) | Self::Change(ChangeError::Unknown) | Self::Batch(BatchError::NoSuchBatch(_)) => {
+                "not_found"
+            }
+            Self::Batch(BatchError::TooLate(_)) => "wrong_state",
             Self::Change(ChangeError::Url(UrlError::Suffix | UrlError::Private | UrlError::Http)) => "url_not_allowed",
             Self::Change(ChangeError::Url(_)) => "invalid_url",
             Self::Change(ChangeError::NameTaken(_)) => "name_taken",
             Self::Change(ChangeError::Full(_)) => "pool_full",
-            Self::Store(_) | Self::Change(ChangeError::Store(_)) => "store_failed",
+            Self::Change(ChangeError::Distrusted(_)) => "not_verified",
+            Self::Store(_) | Self::Batch(_) | Self::Change(ChangeError::Store(_)) => "store_failed",
             Self::Reload(_) => "invalid_configuration",
             _ => return None,
         })

@@ -31,16 +31,26 @@ const MAX_CONNECTIONS: usize = 256;
 /// slow disk, and many times the event feed's comments.
 const MAX_QUIET: Duration = Duration::from_secs(300);
 
+/// A connection of a phone, whatever happens on it. 30 s: it sends one small body, and opens another connection for the next.
+const MAX_CALL: Duration = Duration::from_secs(30);
+
 /// A listener with bounds.
 pub(super) struct Bounded {
     listener: TcpListener,
     places: Arc<Semaphore>,
     quiet: Duration,
+    /// The bound starts anew whenever something happens.
+    renewed: bool,
 }
 
 impl Bounded {
     pub(super) fn new(listener: TcpListener) -> Self {
-        Self { listener, places: Arc::new(Semaphore::new(MAX_CONNECTIONS)), quiet: MAX_QUIET }
+        Self { listener, places: Arc::new(Semaphore::new(MAX_CONNECTIONS)), quiet: MAX_QUIET, renewed: true }
+    }
+
+    /// For peers that nobody knows: who sends a byte now and then keeps no place by that.
+    pub(super) fn brief(listener: TcpListener) -> Self {
+        Self { quiet: MAX_CALL, renewed: false, ..Self::new(listener) }
     }
 }
 
@@ -52,7 +62,7 @@ impl Listener for Bounded {
         // Never closed, so there always is one in the end.
         let place = Arc::clone(&self.places).acquire_owned().await.ok();
         let (stream, peer) = Listener::accept(&mut self.listener).await;
-        (Connection::new(stream, self.quiet, place), peer)
+        (Connection::new(stream, self.quiet, self.renewed, place), peer)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -64,23 +74,27 @@ impl Listener for Bounded {
 pub(super) struct Connection {
     stream: TcpStream,
     quiet: Duration,
+    renewed: bool,
     end: Pin<Box<Sleep>>,
     _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
-    fn new(stream: TcpStream, quiet: Duration, place: Option<OwnedSemaphorePermit>) -> Self {
+    fn new(stream: TcpStream, quiet: Duration, renewed: bool, place: Option<OwnedSemaphorePermit>) -> Self {
         let end = Box::pin(tokio::time::sleep_until(clock::instant(clock::now() + quiet)));
-        Self { stream, quiet, end, _place: place }
+        Self { stream, quiet, renewed, end, _place: place }
     }
 
     /// Passes on what the socket says; if that is "wait", only until the end.
     fn watched<T>(&mut self, polled: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if polled.is_ready() {
+        if polled.is_ready() && self.renewed {
             self.end.as_mut().reset(clock::instant(clock::now() + self.quiet));
             return polled;
         }
-        self.end.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        match self.end.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => polled,
+        }
     }
 }
 
@@ -131,7 +145,7 @@ mod tests {
     async fn bounded(places: usize, quiet: Duration) -> (Bounded, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        (Bounded { listener, places: Arc::new(Semaphore::new(places)), quiet }, address)
+        (Bounded { listener, places: Arc::new(Semaphore::new(places)), quiet, renewed: true }, address)
     }
 
     #[tokio::test]
@@ -144,6 +158,31 @@ mod tests {
         connection.read_exact(&mut head).await.unwrap();
         let end = tokio::time::timeout(LONG, connection.read_u8()).await.expect("an end");
         assert_eq!(end.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn a_stranger_that_sends_a_byte_now_and_then_is_cut_off_all_the_same() {
+        let (mut listener, address) = bounded(1, Duration::from_millis(50)).await;
+        listener.renewed = false;
+        let mut peer = TcpStream::connect(address).await.unwrap();
+        let (mut connection, _) = listener.accept().await;
+        let trickle = async {
+            while peer.write_all(b"x").await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+        };
+        let read = async {
+            loop {
+                if let Err(error) = connection.read_u8().await {
+                    return error;
+                }
+            }
+        };
+        let end = tokio::select! {
+            end = tokio::time::timeout(LONG, read) => end.expect("an end"),
+            () = trickle => panic!("its end was not closed"),
+        };
+        assert_eq!(end.kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test]

@@ -44,7 +44,7 @@ pub(super) struct EventView {
     replica: u32,
     /// Its name.
     name: String,
-    /// Its address, of a new one.
+    /// Its address, of a new one and of one that moved.
     url: Option<String>,
     /// The state before.
     from: Option<&'static str>,
@@ -52,7 +52,7 @@ pub(super) struct EventView {
     to: Option<&'static str>,
     /// Why it changed.
     reason: Option<&'static str>,
-    /// What the last probe had found.
+    /// What the last probe had found; of one that moved, where it was; what it got wrong in quarantine; why less is asked of it.
     detail: Option<String>,
 }
 
@@ -71,6 +71,18 @@ impl From<&PoolEvent> for EventView {
         };
         match &event.what {
             PoolChange::Added { url } => view.url = Some(url.clone()),
+            PoolChange::Moved { from, to } => {
+                view.url = Some(to.clone());
+                view.detail = Some(format!("it was at {from}"));
+            }
+            PoolChange::Unproven { detail } => view.detail = Some(detail.clone()),
+            PoolChange::Limited { limit, reason } => {
+                view.to = Some(limit.name());
+                view.detail.clone_from(reason);
+            }
+            PoolChange::Ending { deployment, ends_in_s } => {
+                view.detail = Some(format!("deployment {deployment} ends in {ends_in_s} s"));
+            }
             PoolChange::State { from, to, why, detail } => {
                 view.from = Some(from.name());
                 view.to = Some(to.name());
@@ -83,7 +95,7 @@ impl From<&PoolEvent> for EventView {
     }
 }
 
-/// What happens to the pool, as it happens: events `added`, `changed`, `state`, `draining`, `drained`, `undrained`,
+/// What happens to the pool, as it happens: events `added`, `moved`, `changed`, `state`, `proven`, `unproven`, `limited`, `ending`, `draining`, `drained`, `undrained`,
 /// `removed`, and `missed` before the end of a stream whose reader was too slow.
 #[utoipa::path(get, path = "/admin/events", tag = "process",
     responses((status = 200, description = "Server-sent events; the data of each", body = EventView, content_type = "text/event-stream"),

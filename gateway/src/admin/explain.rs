@@ -59,6 +59,8 @@ pub struct CandidateReport {
     pub delay_s: Option<f64>,
     /// The worth of what the replica holds and would lose.
     pub eviction_s: Option<f64>,
+    /// What it counts that the phone is to be spared.
+    pub sparing_s: Option<f64>,
     /// The expected loss by the replica going away in between.
     pub risk_s: Option<f64>,
     /// What is compared, the least wins: the sum of the terms, the wait included. Null: out of the question.
@@ -101,6 +103,7 @@ impl CandidateReport {
             decode_s: seconds(candidate.decode),
             delay_s: seconds(candidate.delay),
             eviction_s: seconds(candidate.eviction),
+            sparing_s: seconds(candidate.sparing),
             risk_s: seconds(candidate.risk),
             cost_s: seconds(candidate.wait + candidate.cost),
         }

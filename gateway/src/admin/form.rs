@@ -79,7 +79,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalB
     }
 }
 
-async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, AdminError> {
+pub(super) async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, AdminError> {
     Bytes::from_request(request, state).await.map_err(|rejection: BytesRejection| {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE { AdminError::TooLarge } else { AdminError::BodyLost }
     })

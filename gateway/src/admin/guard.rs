@@ -12,9 +12,8 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use ring::digest::{SHA256, digest};
 
-use super::{Shared, answer::AdminError};
+use super::{Shared, answer::AdminError, console, register};
 use crate::{clock, config};
 
 /// Who calls.
@@ -49,7 +48,7 @@ pub(super) async fn guard(
         }
     };
     let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
@@ -60,13 +59,16 @@ fn is_read(method: &Method) -> bool {
 
 /// Runs a change also if its caller hangs up. The server drops a call whose connection is gone, and between the store and
 /// the pool that would leave a replica removed for the store and serving for the scheduler until the next start.
-async fn to_its_end(call: impl Future<Output = Response> + Send + 'static) -> Response {
+pub(super) async fn to_its_end(call: impl Future<Output = Response> + Send + 'static) -> Response {
     #[expect(clippy::disallowed_methods, reason = "it is waited for right here, unless there is nobody to wait for it")]
     let running = tokio::spawn(call);
     running.await.unwrap_or_else(|_| AdminError::Ours("the call failed; the log says why".into()).into_response())
 }
 
 fn check(shared: &Shared, peer: SocketAddr, request: &Request) -> Result<(), AdminError> {
+    if request.uri().path() == register::PATH {
+        return Ok(()); // It has rules of its own, and says why.
+    }
     let config = shared.app.reload.admin();
     let headers = request.headers();
     check_host(headers, &config.hosts)?;
@@ -102,6 +104,8 @@ fn check_origin(headers: &HeaderMap) -> Result<(), AdminError> {
 fn needs_token(path: &str, config: &config::Admin, on_loopback: bool) -> bool {
     match path {
         "/healthz" | "/readyz" => false,
+        // The console's files hold no data: the page asks for the token itself.
+        _ if console::is_of_page(path) => false,
         "/metrics" => !(config.public_metrics && on_loopback),
         _ => true,
     }
@@ -123,20 +127,13 @@ fn check_token(
     let given = given.and_then(|value| value.split_once(' '));
     let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, given)| given.trim());
     match given {
-        Some(given) if equal(given, token.reveal()) => Ok(()),
+        Some(given) if token.is(given) => Ok(()),
         Some(_) => {
             shared.failed_logins.note(peer.ip(), now);
             Err(AdminError::Token)
         }
         None => Err(AdminError::Token),
     }
-}
-
-/// Compares in a time that depends on neither text: digests are of one length, and all of their bytes are looked at.
-fn equal(given: &str, right: &str) -> bool {
-    let (given, right) = (digest(&SHA256, given.as_bytes()), digest(&SHA256, right.as_bytes()));
-    let difference = given.as_ref().iter().zip(right.as_ref()).fold(0, |all, (a, b)| all | (a ^ b));
-    std::hint::black_box(difference) == 0
 }
 
 /// A call without a body may leave the type out: what another site's page can send without asking first carries either
@@ -232,16 +229,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_token_is_equal() {
-        assert!(equal("secret-secret-secret", "secret-secret-secret"));
-        assert!(!equal("secret-secret-secre", "secret-secret-secret"));
-        assert!(!equal("", "secret"));
-    }
-
-    #[test]
     fn health_is_open_and_metrics_only_on_loopback() {
         let config = config::Admin::default();
         assert!(!needs_token("/healthz", &config, false));
+        assert!(!needs_token("/", &config, false));
         assert!(!needs_token("/metrics", &config, true));
         assert!(needs_token("/metrics", &config, false));
         assert!(needs_token("/admin/replicas", &config, true));

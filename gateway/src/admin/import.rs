@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::{Extension, Json, extract::State};
 use serde::Deserialize;
 use serde_json::Value;
-use store::ReplicaSource;
+use store::{By, ReplicaSource};
 
 use super::{
     Shared,
@@ -14,7 +14,7 @@ use super::{
     guard::Caller,
     view::{ErrorView, Imported, RefusedItem},
 };
-use crate::fleet::{Added, Amendment, ChangeError};
+use crate::fleet::{Added, Amendment, ChangeError, Fleet};
 
 /// Elements of one list: twice the largest pool. Each that is refused is told, so a body full of commas would be answered
 /// with a hundred times its size.
@@ -49,22 +49,52 @@ pub(super) async fn import(
     let mut done = Imported { added: 0, changed: 0, unchanged: 0, refused: Vec::new() };
     for (index, item) in items.into_iter().enumerate() {
         let taken = match read_item(item) {
-            Ok((url, amendment)) => {
-                let added = shared.app.fleet.add(&url, amendment, ReplicaSource::Import, shared.by(&caller)).await;
-                added.map_err(AdminError::from)
-            }
+            Ok(item) => take(&shared.app.fleet, item, shared.by(&caller)).await.map_err(AdminError::from),
             Err(error) => Err(error),
         };
         match taken {
-            Ok(Added::New(_)) => done.added += 1,
-            Ok(Added::Changed(_)) => done.changed += 1,
-            Ok(Added::Unchanged(_)) => done.unchanged += 1,
+            Ok(Taken::New) => done.added += 1,
+            Ok(Taken::Changed) => done.changed += 1,
+            Ok(Taken::Unchanged) => done.unchanged += 1,
             // The next ones would fare no better.
             Err(error @ (AdminError::Store(_) | AdminError::Change(ChangeError::Store(_)))) => return Err(error),
             Err(error) => done.refused.push(RefusedItem { index, reason: error.to_string() }),
         }
     }
     Ok(Json(done))
+}
+
+/// What became of an element.
+enum Taken {
+    New,
+    Changed,
+    Unchanged,
+}
+
+/// An instance of a deployment that is known at another address has moved; anything else is stated at its address.
+async fn take(fleet: &Fleet, item: Item, by: By) -> Result<Taken, ChangeError> {
+    let Item { url, stated, instance } = item;
+    let Some(Instance { deployment, number }) = instance else {
+        return Ok(taken(&fleet.add(&url, stated, ReplicaSource::Import, by).await?));
+    };
+    let moved = match fleet.instance(&deployment, &number) {
+        Some(known) => fleet.set_deployed(known.id, &deployment, &url, by.clone()).await?,
+        None => false,
+    };
+    let added = fleet.add(&url, stated, ReplicaSource::Import, by.clone()).await?;
+    let news = fleet.set_deployed(added.replica().id, &deployment, &url, by).await?;
+    Ok(match taken(&added) {
+        Taken::Unchanged if moved || news => Taken::Changed,
+        taken => taken,
+    })
+}
+
+fn taken(added: &Added) -> Taken {
+    match added {
+        Added::New(_) => Taken::New,
+        Added::Changed(_) => Taken::Changed,
+        Added::Unchanged(_) => Taken::Unchanged,
+    }
 }
 
 fn check_length(items: usize) -> Result<(), AdminError> {
@@ -75,10 +105,23 @@ fn check_length(items: usize) -> Result<(), AdminError> {
     Err(AdminError::Invalid { param: None, message })
 }
 
+/// One element.
+struct Item {
+    url: String,
+    stated: Amendment,
+    instance: Option<Instance>,
+}
+
+/// One of the phones of a deployment.
+struct Instance {
+    deployment: String,
+    number: String,
+}
+
 /// One element: an address, or an object with one.
-fn read_item(item: Value) -> Result<(String, Amendment), AdminError> {
+fn read_item(item: Value) -> Result<Item, AdminError> {
     let mut fields = match item {
-        Value::String(url) => return Ok((url, Amendment::default())),
+        Value::String(url) => return Ok(Item { url, stated: Amendment::default(), instance: None }),
         Value::Object(fields) => fields,
         _ => return Err(AdminError::invalid("", "neither a url nor an object")),
     };
@@ -88,16 +131,18 @@ fn read_item(item: Value) -> Result<(String, Amendment), AdminError> {
         Some(Value::Null) | None => return Err(AdminError::invalid("url", "it has no url (yet)")),
         Some(_) => return Err(AdminError::invalid("url", "url must be a string")),
     };
-    let stated = if fields.contains_key("deployment_id") {
+    let (stated, instance) = if fields.contains_key("deployment_id") {
         deployed(&fields)
     } else {
-        exported(fields).map_err(|error| AdminError::Invalid { param: None, message: error.to_string() })?
+        let stated =
+            exported(fields).map_err(|error| AdminError::Invalid { param: None, message: error.to_string() })?;
+        (stated, None)
     };
-    Ok((url, stated.read()?))
+    Ok(Item { url, stated: stated.read()?, instance })
 }
 
 /// `{instance, deployment_id, url, registered_s, acknowledged_s, ready_s}`.
-fn deployed(fields: &serde_json::Map<String, Value>) -> StatedForm {
+fn deployed(fields: &serde_json::Map<String, Value>) -> (StatedForm, Option<Instance>) {
     let text = |name: &str| match fields.get(name)? {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
@@ -107,7 +152,9 @@ fn deployed(fields: &serde_json::Map<String, Value>) -> StatedForm {
     };
     let labels: BTreeMap<String, String> =
         ["instance", "deployment_id"].iter().filter_map(|name| Some(((*name).to_owned(), text(name)?))).collect();
-    StatedForm { labels: Some(Some(labels)), ..StatedForm::default() }
+    let instance = text("deployment_id").zip(text("instance"));
+    let instance = instance.map(|(deployment, number)| Instance { deployment, number });
+    (StatedForm { labels: Some(Some(labels)), ..StatedForm::default() }, instance)
 }
 
 /// Of our own list, what was stated is taken, not what was found.
@@ -134,10 +181,12 @@ mod tests {
     fn the_deploy_scripts_list_is_taken_as_it_is() {
         let item = json!({"instance": 3, "deployment_id": [{"acurast": "5F"}, 7], "url": "https://a.acu.run",
             "registered_s": 12.5, "acknowledged_s": 40.0, "ready_s": null});
-        let (url, amendment) = read_item(item).unwrap();
+        let Item { url, stated, instance } = read_item(item).unwrap();
         assert_eq!(url, "https://a.acu.run");
-        assert_eq!(amendment.labels.unwrap()["instance"], "3");
-        let waiting = read_item(json!({"instance": 4, "deployment_id": 8, "url": null})).unwrap_err();
+        assert_eq!(stated.labels.unwrap()["instance"], "3");
+        let Instance { deployment, number } = instance.unwrap();
+        assert_eq!((deployment.as_str(), number.as_str()), ("[{\"acurast\":\"5F\"},7]", "3"));
+        let waiting = read_item(json!({"instance": 4, "deployment_id": 8, "url": null})).err().unwrap();
         assert!(waiting.to_string().contains("no url"));
     }
 
@@ -146,7 +195,7 @@ mod tests {
         let item = json!({"id": 3, "name": "a", "url": "https://a.acu.run", "state": "ready", "slots": 4, "models": ["found"],
             "labels": {"room": "1"}, "expires_at": null, "cost_acu_per_day": 0.5, "history": [],
             "stated": {"models": {}, "slots": 2, "context_tokens": null, "dialect": null}});
-        let (_, amendment) = read_item(item).unwrap();
+        let amendment = read_item(item).unwrap().stated;
         assert_eq!(amendment.slots, Some(Some(2)));
         assert_eq!(amendment.models, None);
         assert_eq!(amendment.cost_acu_per_day, Some(Some(0.5)));
@@ -161,8 +210,8 @@ mod tests {
 
     #[test]
     fn a_plain_list_of_addresses_or_objects_will_do() {
-        assert_eq!(read_item(json!("https://a.acu.run")).unwrap().0, "https://a.acu.run");
-        let (_, amendment) = read_item(json!({"url": "https://a.acu.run", "slots": 3})).unwrap();
+        assert_eq!(read_item(json!("https://a.acu.run")).unwrap().url, "https://a.acu.run");
+        let amendment = read_item(json!({"url": "https://a.acu.run", "slots": 3})).unwrap().stated;
         assert_eq!(amendment.slots, Some(Some(3)));
         assert!(read_item(json!({"url": "https://a.acu.run", "slotz": 3})).is_err());
         assert!(read_item(json!(7)).is_err());

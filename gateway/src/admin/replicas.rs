@@ -116,6 +116,22 @@ pub(super) async fn undrain(
     Ok(Json(shared.view(&replica)))
 }
 
+/// Lets a replica out of quarantine that has not shown what it can do: an operator has looked at it.
+#[utoipa::path(post, path = "/admin/replicas/{id}/release", tag = "replicas",
+    params(("id" = String, Path, description = "Number, name, or percent-encoded url")),
+    responses((status = 200, description = "It takes work, if it is well", body = ReplicaView),
+        (status = 404, body = ErrorView),
+        (status = 409, description = "It is known less well than `registration.min_verification` asks for", body = ErrorView)))]
+pub(super) async fn release(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Id(id): Id,
+) -> Result<Json<ReplicaView>, AdminError> {
+    let id = shared.find(&id)?.id;
+    let replica = shared.app.fleet.release(id, shared.by(&caller)).await?;
+    Ok(Json(shared.view(&replica)))
+}
+
 /// How to remove.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]

@@ -35,11 +35,7 @@ impl Shared {
             model: live.model.to_string(),
             route: live.route,
             class: live.class.name(),
-            phase: match running {
-                None if content_events == 0 => "queued",
-                Some(_) if content_events == 0 => "prefill",
-                _ => "decode",
-            },
+            phase: live.phase(running.is_some()),
             replica: replica.map(|replica| replica.label.to_string()),
             attempts: scheduled.map_or(0, |request| request.attempts),
             age_s: clock::now().since(live.started).as_secs_f64(),

@@ -2,7 +2,10 @@
 
 use axum::{Router, extract::DefaultBodyLimit, routing::MethodRouter};
 
-use super::{Shared, audit, events, explain, health, import, keys, openapi, queue, reload, replicas, requests};
+use super::{
+    Shared, advice, audit, batches, chain, console, cost, deployments, events, explain, health, import, keys, openapi,
+    queue, register, reload, replicas, requests, watch,
+};
 
 /// Largest body of most routes. 64 KiB: a replica with labels and models fits.
 const MAX_BODY: usize = 64 << 10;
@@ -23,18 +26,32 @@ macro_rules! routes {
 }
 
 routes! {
+    "/" { get => console::page }
+    "/favicon.svg" { get => console::icon }
+    "/console/{file}" { get => console::file }
     "/admin/replicas" { get => replicas::list, post => replicas::add }
     "/admin/replicas/import" { post => import::import [MAX_IMPORT] }
     "/admin/replicas/{id}" { get => replicas::get, patch => replicas::amend, delete => replicas::remove }
     "/admin/replicas/{id}/drain" { post => replicas::drain }
     "/admin/replicas/{id}/undrain" { post => replicas::undrain }
+    "/admin/replicas/{id}/release" { post => replicas::release }
+    "/admin/deployments" { get => deployments::list }
+    "/admin/register" { post => register::register [register::MAX_BODY] }
     "/admin/keys" { get => keys::list, post => keys::create }
     "/admin/keys/{id}" { delete => keys::revoke }
+    "/admin/batches" { get => batches::list }
+    "/admin/batches/{id}" { get => batches::get }
+    "/admin/batches/{id}/cancel" { post => batches::cancel }
+    "/admin/chain" { get => chain::get }
     "/admin/requests" { get => requests::list }
     "/admin/requests/{id}" { delete => requests::cancel }
     "/admin/requests/{id}/explain" { get => explain::explain }
     "/admin/queue" { get => queue::list }
+    "/admin/cost" { get => cost::cost }
+    "/admin/advice" { get => advice::show }
     "/admin/events" { get => events::events }
+    "/admin/watch" { get => watch::watch }
+    "/admin/history" { get => watch::history }
     "/admin/audit" { get => audit::list }
     "/admin/reload" { post => reload::reload }
     "/admin/openapi.json" { get => openapi::openapi }

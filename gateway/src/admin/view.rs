@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use scheduler::{Rates, ReplicaState};
+use scheduler::{Limit, Rates, ReplicaState};
 use serde::Serialize;
 use store::{AuditRecord, KeyRecord};
 use utoipa::ToSchema;
 
 use super::AppState;
-use crate::fleet::{LastProbe, Replica, Transition, route_names};
+use crate::fleet::{LastProbe, PhoneReport, Replica, Reported, Said, Transition, route_names};
 
 /// A list.
 #[derive(Serialize, ToSchema)]
@@ -30,7 +30,7 @@ pub struct ReplicaView {
     pub name: String,
     /// Its address.
     pub url: String,
-    /// `joining`, `loading`, `ready`, `suspect`, `out`, `probation`, `draining` or `misconfigured`.
+    /// `joining`, `loading`, `quarantine`, `ready`, `suspect`, `out`, `probation`, `draining` or `misconfigured`.
     pub state: &'static str,
     /// Seconds since it is in this state.
     pub state_for_s: f64,
@@ -54,12 +54,20 @@ pub struct ReplicaView {
     pub usable_slots: u16,
     /// Requests running there.
     pub in_flight: usize,
+    /// Slots of requests that were broken off, which may still work there.
+    pub lingering: u16,
+    /// Slots that work for others: seen in the engine's own list, twice in a row.
+    pub foreign: u16,
     /// Tokens that prompt and answer of one slot must fit.
     pub context_tokens: Option<u32>,
     /// `llama`, `qvac`, `mnn`, `mnn_app`, `laya` or `openai`, once known.
     pub dialect: Option<&'static str>,
     /// What the engine calls its build.
     pub build: Option<String>,
+    /// The same for replicas that write the same answers, word by word, where nothing is drawn by lot; `null` if that is not known.
+    pub group: Option<String>,
+    /// Whether it carries on an answer that another has begun; `null` until it was tried: its group's word counts meanwhile.
+    pub carries_on: Option<bool>,
     /// Prompt tokens a second, measured from traffic.
     pub prefill_tokens_per_second: Option<f64>,
     /// Answer tokens a second, measured from traffic.
@@ -78,8 +86,34 @@ pub struct ReplicaView {
     pub drained: bool,
     /// It goes away once it is empty.
     pub removing: bool,
-    /// Who stated it: `config`, `flag`, `admin`, `import` or `registration`.
+    /// Who stated it: `config`, `flag`, `admin`, `import`, `registration` or `chain`.
     pub source: &'static str,
+    /// How well it is known who it is: `none` (an operator says so), `token`, `signed` or `assigned` (by a key of the chain).
+    pub verification: &'static str,
+    /// The job that it runs.
+    pub deployment: Option<String>,
+    /// The phone's address on the chain.
+    pub processor: Option<String>,
+    /// Its Ed25519 key, in hex.
+    pub public_key: Option<String>,
+    /// Its certificate must carry a key that is known.
+    pub pin: bool,
+    /// When it last announced itself; of what it signed, the signed moment.
+    pub announced_at: Option<f64>,
+    /// When it last said anything by itself.
+    pub heard_at: Option<f64>,
+    /// It used to send heartbeats, and has missed three.
+    pub silent: bool,
+    /// What it said last, beside where it is.
+    pub last_event: Option<SaidView>,
+    /// How much less is asked of it, by what its phone says about itself; null: nothing limits it.
+    pub limit: Option<LimitView>,
+    /// How its phone is, as it said last.
+    pub report: Option<ReportView>,
+    /// When it showed what it can do, or an operator let it in; null: not yet at this address.
+    pub proven_at: Option<f64>,
+    /// Seconds until its deployment ends; negative once it is past.
+    pub ends_in_s: Option<f64>,
     /// When it came into the pool.
     pub added_at: u64,
     /// When its deployment ends.
@@ -96,6 +130,56 @@ pub struct ReplicaView {
     pub last_probe: Option<ProbeView>,
     /// The last changes of state, oldest first.
     pub history: Vec<TransitionView>,
+}
+
+/// How much less is asked of a replica.
+#[derive(Serialize, ToSchema)]
+pub struct LimitView {
+    /// `fewer`: half of its slots, and only when others are not free soon; `paused`: nothing new.
+    pub level: &'static str,
+    /// Why.
+    pub reason: String,
+}
+
+/// How a phone is. What it does not tell is null.
+#[derive(Serialize, ToSchema)]
+pub struct ReportView {
+    /// When it said so.
+    pub at: f64,
+    /// Its battery's charge, in percent.
+    pub battery: Option<f64>,
+    /// Its battery is being charged.
+    pub charging: Option<bool>,
+    /// The battery's temperature, in degrees Celsius.
+    pub temperature: Option<f64>,
+    /// Its network is paid for by volume.
+    pub metered: Option<bool>,
+    /// Somebody looks at it.
+    pub screen_on: Option<bool>,
+}
+
+impl From<&Reported> for ReportView {
+    fn from(reported: &Reported) -> Self {
+        let PhoneReport { battery, charging, temperature, metered, screen_on } = reported.report;
+        Self { at: seconds(reported.at_ms), battery, charging, temperature, metered, screen_on }
+    }
+}
+
+/// What a phone said.
+#[derive(Serialize, ToSchema)]
+pub struct SaidView {
+    /// When.
+    pub at: f64,
+    /// The event, in its own word.
+    pub event: String,
+    /// What is wrong, in its own words.
+    pub problem: Option<String>,
+}
+
+impl From<&Said> for SaidView {
+    fn from(said: &Said) -> Self {
+        Self { at: seconds(said.at_ms), event: said.event.clone(), problem: said.problem.clone() }
+    }
 }
 
 /// What the operator stated about a replica.
@@ -194,6 +278,7 @@ impl ReplicaView {
         let state = view.map_or(past.state, |view| view.state);
         let in_flight = view.map_or(0, |view| view.running.len());
         let is_well = matches!(state, ReplicaState::Ready | ReplicaState::Probation | ReplicaState::Draining);
+        let foreign = view.map_or(0, |view| view.foreign);
         let stated = &replica.stated;
         Self {
             id: replica.id.0,
@@ -202,7 +287,7 @@ impl ReplicaView {
             state: state.name(),
             state_for_s: view.map_or(0.0, |view| now.since(view.since).as_secs_f64()),
             state_reason: view.map_or("", |view| view.why.name()),
-            problem: if is_well { None } else { app.fleet.complaint(replica) },
+            problem: if is_well { app.fleet.hindrance(replica, foreign) } else { app.fleet.complaint(replica) },
             penalty_s: view.and_then(|view| view.penalty_until).map(|until| until.since(now).as_secs_f64()),
             rests_s: view
                 .and_then(|view| view.rests_until)
@@ -219,9 +304,13 @@ impl ReplicaView {
             slots: view.map_or(facts.slots, |view| view.slots),
             usable_slots: view.map_or(0, |view| view.usable_slots),
             in_flight,
+            lingering: view.map_or(0, |view| view.lingering),
+            foreign,
             context_tokens: stated.context_tokens.or(facts.context_tokens),
             dialect: replica.dialect().map(|dialect| dialect.name()),
             build: facts.build.clone(),
+            group: facts.group.map(|group| format!("{:016x}", group.0)),
+            carries_on: facts.has_carried_on,
             prefill_tokens_per_second: view.and_then(|view| view.prefill_rate),
             decode_tokens_per_second: view.and_then(|view| view.decode_rate),
             assumed: past.assumed().map(AssumedView::from),
@@ -232,6 +321,20 @@ impl ReplicaView {
             drained: past.draining && in_flight == 0,
             removing: past.leaving,
             source: replica.source.name(),
+            verification: replica.origin.verification.name(),
+            deployment: replica.origin.deployment.clone(),
+            processor: replica.origin.processor.clone(),
+            public_key: replica.origin.public_key.clone(),
+            pin: replica.origin.pin.is_some(),
+            announced_at: replica.origin.announced.map(|at| seconds(at.0)),
+            heard_at: past.heard_ms.map(seconds),
+            silent: app.fleet.is_silent(replica),
+            last_event: past.said.as_ref().map(SaidView::from),
+            limit: (past.limited.level() != Limit::None)
+                .then(|| LimitView { level: past.limited.level().name(), reason: past.limited.reason.clone() }),
+            report: past.report.as_ref().map(ReportView::from),
+            proven_at: replica.proven_ms.map(seconds),
+            ends_in_s: stated.expires_at.map(|end| end as f64 - crate::clock::unix().as_secs() as f64),
             added_at: past.added_ms / 1000,
             expires_at: stated.expires_at,
             cost_acu_per_day: stated.cost_acu_per_day,

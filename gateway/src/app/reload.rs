@@ -13,7 +13,7 @@ use super::Options;
 use crate::{
     admin,
     auth::AuthSetupError,
-    clock,
+    chain, clock,
     config::{self, Changes, Config, ConfigErrors},
     gateway::Gateway,
     listener::{Certificate, CertificateError},
@@ -45,6 +45,7 @@ pub struct Reloader {
     gateway: Arc<Gateway>,
     certificate: Option<Arc<Certificate>>,
     store: Arc<Store>,
+    chain: Arc<chain::ChainWatch>,
     options: Options,
     /// One reload at a time.
     running: Mutex<()>,
@@ -56,9 +57,10 @@ impl Reloader {
         gateway: Arc<Gateway>,
         certificate: Option<Arc<Certificate>>,
         store: Arc<Store>,
+        chain: Arc<chain::ChainWatch>,
         options: Options,
     ) -> Self {
-        Self { gateway, certificate, store, options, running: Mutex::default() }
+        Self { gateway, certificate, store, chain, options, running: Mutex::default() }
     }
 
     /// Reads the configuration again and applies what changed. `who` is for the log.
@@ -99,7 +101,10 @@ impl Reloader {
         // The keys have been read anew before, and the tenants' numbers with them.
         gateway.dispatcher.handle(Event::Configured { config: config.scheduler(gateway.auth.shares()) });
         gateway.telemetry.set_access_log(config.telemetry.access_log);
+        gateway.telemetry.set_trace_sample(config.telemetry.trace_sample);
         gateway.fleet.reconcile(&config).await.map_err(|error| ReloadError::Fleet(error.to_string()))?;
+        // After the fleet: what comes from there must be allowed by the new rules.
+        self.chain.reconfigure(config.chain.clone());
         gateway.reconfigure(config);
         Ok(())
     }

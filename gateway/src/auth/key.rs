@@ -38,17 +38,26 @@ pub fn is_well_formed(key: &str) -> bool {
 /// # Errors
 /// The system gave no randomness.
 pub fn generate() -> Result<String, NoRandomness> {
+    random_name(PREFIX, RANDOM_LETTERS)
+}
+
+/// A name that nobody can guess: `prefix` and so many letters and digits.
+///
+/// # Errors
+/// The system gave no randomness.
+pub fn random_name(prefix: &str, letters: usize) -> Result<String, NoRandomness> {
     let random = SystemRandom::new();
-    let mut key = String::with_capacity(PREFIX.len() + RANDOM_LETTERS);
-    key.push_str(PREFIX);
+    let length = prefix.len() + letters;
+    let mut name = String::with_capacity(length);
+    name.push_str(prefix);
     let mut bytes = [0_u8; 64];
-    while key.len() < PREFIX.len() + RANDOM_LETTERS {
+    while name.len() < length {
         random.fill(&mut bytes).map_err(|_| NoRandomness)?;
         // 248 is the largest multiple of 62 in a byte: what lies above would make the first letters likelier.
         let letters = bytes.iter().filter(|byte| **byte < 248).map(|byte| char::from(BASE62[usize::from(byte % 62)]));
-        key.extend(letters.take(PREFIX.len() + RANDOM_LETTERS - key.len()));
+        name.extend(letters.take(length - name.len()));
     }
-    Ok(key)
+    Ok(name)
 }
 
 /// The start of a key that may be shown in lists and logs.
@@ -145,8 +154,7 @@ mod tests {
         // RFC 4231, test case 2.
         let expected = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
         let digest = Pepper::new(b"Jefe").digest("what do ya want for nothing?");
-        let hex: String = digest.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, expected);
+        assert_eq!(hex::encode(digest.0), expected);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! Missing, malformed, unknown and revoked keys are one error: what exists is nobody's business. Rejected: asking the store
 //! for each request (a disk in the path of every request), and caching its answers (a revoked key would live on).
 
+mod failed_logins;
 mod failures;
 pub mod key;
 mod table;
@@ -22,8 +23,8 @@ use arc_swap::ArcSwap;
 use scheduler::{Share, TenantId};
 use store::{By, KeyLimits, KeyRecord, NewKey, Put, Store, StoreError, UnixMillis};
 
-pub(crate) use self::failures::network;
 pub use self::tenant::Tenant;
+pub(crate) use self::{failed_logins::FailedLogins, failures::network};
 use self::{
     failures::FailureBudget,
     key::{NoRandomness, Pepper},
@@ -173,6 +174,11 @@ impl Authenticator {
         stated.shares(ids)
     }
 
+    /// The names of all tenants known so far, by number.
+    pub fn tenant_names(&self) -> BTreeMap<TenantId, Arc<str>> {
+        self.held().1.names().into_iter().map(|(id, name)| (id, Arc::from(name))).collect()
+    }
+
     /// Who asks. `authorization` and `x_api_key` are the headers of these names; a bearer token goes before the other.
     ///
     /// # Errors
@@ -198,6 +204,12 @@ impl Authenticator {
             failures.count(peer);
             AuthError::Invalid
         })
+    }
+
+    /// The tenant of work that was asked for earlier, with the permissions of that time ([`Tenant::permissions`]).
+    pub fn recall(&self, tenant: &str, permissions: &serde_json::Value) -> Arc<Tenant> {
+        let mut held = self.held();
+        Arc::new(Tenant::recalled(held.1.of(tenant), tenant, permissions))
     }
 
     /// Makes a key, keeps its digest, and lets it in at once. Blocks for the store.

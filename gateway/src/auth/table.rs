@@ -43,13 +43,19 @@ impl Stated {
 pub(super) struct TenantIds(BTreeMap<String, TenantId>);
 
 impl TenantIds {
-    fn of(&mut self, name: &str) -> TenantId {
+    /// The number of a name.
+    pub(super) fn of(&mut self, name: &str) -> TenantId {
         if let Some(id) = self.0.get(name) {
             return *id;
         }
         let id = TenantId(u32::try_from(self.0.len()).unwrap_or(u32::MAX));
         self.0.insert(name.to_owned(), id);
         id
+    }
+
+    /// All names, by number.
+    pub(super) fn names(&self) -> BTreeMap<TenantId, &str> {
+        self.0.iter().map(|(name, id)| (*id, name.as_str())).collect()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use scheduler::{Class, TenantId};
+use serde_json::{Value, json};
 use store::KeyRecord;
 
 use super::AuthSetupError;
@@ -47,6 +48,25 @@ impl Tenant {
     /// Whether it may use a model, by the name that clients use.
     pub fn may_use(&self, model: &str) -> bool {
         self.models.as_ref().is_none_or(|models| models.contains(model))
+    }
+
+    /// What it may, to be kept with work that outlives the request in which it was asked for. See [`Tenant::recalled`].
+    pub fn permissions(&self) -> Value {
+        let models = self.models.as_ref().map(|models| models.iter().collect::<Vec<_>>());
+        json!({"max_class": self.max_class.name(), "models": models})
+    }
+
+    /// The tenant that had these [`permissions`](Self::permissions): it may what it might then, whatever became of its keys.
+    pub(super) fn recalled(id: TenantId, name: &str, permissions: &Value) -> Self {
+        let class = permissions["max_class"].as_str();
+        let models = permissions["models"].as_array().map(|models| {
+            Arc::new(models.iter().filter_map(|model| model.as_str().map(str::to_owned)).collect::<BTreeSet<_>>())
+        });
+        Self {
+            max_class: Class::ALL.into_iter().find(|known| class == Some(known.name())).unwrap_or(Class::Batch),
+            models,
+            ..Self::unlimited(id, name)
+        }
     }
 
     /// As the configuration has it.

@@ -14,6 +14,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body::{Body, Frame};
+use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
@@ -168,14 +169,50 @@ impl AdminClient {
         self.call(Method::DELETE, path, None).await
     }
 
+    /// Reads an answer that does not end by itself, piece by piece.
+    ///
+    /// # Errors
+    /// The gateway can't be reached, or refuses.
+    pub async fn stream(&self, path: &str) -> Result<Stream, CliError> {
+        let request = self.request(Method::GET, path, None)?;
+        let opening = async {
+            let (mut sender, mut connection) = self.connect().await?;
+            let answer = beside(&mut connection, sender.send_request(request)).await;
+            let answer = answer.map_err(|error| self.unreachable(error))?;
+            let (status, body) = (answer.status(), answer.into_body());
+            if status.is_success() {
+                return Ok(Stream { url: self.url.clone(), connection, body: Box::pin(body), _sender: sender });
+            }
+            let body = beside(&mut connection, self.read(body)).await?;
+            Err(self.refused(status, read_answer(status, &body).err()))
+        };
+        tokio::time::timeout(CALL_LIMIT, opening).await.map_err(|_| CliError::Slow)?
+    }
+
     async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, CliError> {
         let request = self.request(method, path, body)?;
         let answer = tokio::time::timeout(CALL_LIMIT, self.exchange(request)).await.map_err(|_| CliError::Slow)?;
         let (status, body) = answer?;
-        read_answer(status, &body).map_err(|why| match why {
-            Unread::Refused(message) => CliError::Refused { status: status.as_u16(), message },
-            Unread::Strange(why) => CliError::Strange { url: self.url.clone(), why },
-        })
+        read_answer(status, &body).map_err(|why| self.refused(status, Some(why)))
+    }
+
+    fn refused(&self, status: StatusCode, why: Option<Unread>) -> CliError {
+        match why {
+            Some(Unread::Refused(message)) => CliError::Refused { status: status.as_u16(), message },
+            Some(Unread::Strange(why)) => CliError::Strange { url: self.url.clone(), why },
+            None => CliError::Strange { url: self.url.clone(), why: status.to_string() },
+        }
+    }
+
+    fn unreachable(&self, why: impl std::fmt::Display) -> CliError {
+        CliError::Unreachable { url: self.url.clone(), why: why.to_string() }
+    }
+
+    async fn connect(&self) -> Result<(SendRequest<Whole>, Connection), CliError> {
+        let stream = TcpStream::connect(&self.authority).await.map_err(|error| self.unreachable(error))?;
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(|error| self.unreachable(error))?;
+        Ok((sender, Some(Box::pin(connection))))
     }
 
     fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Request<Whole>, CliError> {
@@ -190,27 +227,15 @@ impl AdminClient {
         builder.body(Whole(body)).map_err(|error| CliError::Usage(format!("{path:?}: {error}")))
     }
 
-    /// Sends a request and reads the whole answer. The connection is driven here, beside them, and ends with them.
+    /// Sends a request and reads the whole answer.
     async fn exchange(&self, request: Request<Whole>) -> Result<(StatusCode, Bytes), CliError> {
-        let unreachable = |why: String| CliError::Unreachable { url: self.url.clone(), why };
-        let stream = TcpStream::connect(&self.authority).await.map_err(|error| unreachable(error.to_string()))?;
-        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(|error| unreachable(error.to_string()))?;
-        let mut connection = pin!(connection);
-        let mut call = pin!(async {
-            let answer = sender.send_request(request).await.map_err(|error| unreachable(error.to_string()))?;
+        let (mut sender, mut connection) = self.connect().await?;
+        let call = async {
+            let answer = sender.send_request(request).await.map_err(|error| self.unreachable(error))?;
             let status = answer.status();
             Ok((status, self.read(answer.into_body()).await?))
-        });
-        let mut driving = true;
-        poll_fn(|context| {
-            // An error of the connection shows in the call as well, with more to say.
-            if driving && connection.as_mut().poll(context).is_ready() {
-                driving = false;
-            }
-            call.as_mut().poll(context)
-        })
-        .await
+        };
+        beside(&mut connection, call).await
     }
 
     async fn read(&self, body: hyper::body::Incoming) -> Result<Bytes, CliError> {
@@ -226,6 +251,64 @@ impl AdminClient {
         }
         Ok(whole.freeze())
     }
+}
+
+/// A connection, until it has ended.
+type Connection = Option<Pin<Box<hyper::client::conn::http1::Connection<TokioIo<TcpStream>, Whole>>>>;
+
+/// Waits for what a connection brings. It is driven here, beside that, and ends with whoever holds it.
+async fn beside<T>(connection: &mut Connection, brought: impl Future<Output = T>) -> T {
+    let mut brought = pin!(brought);
+    poll_fn(|context| {
+        // An error of the connection shows in what it brings as well, with more to say.
+        if connection.as_mut().is_some_and(|connection| connection.as_mut().poll(context).is_ready()) {
+            *connection = None;
+        }
+        brought.as_mut().poll(context)
+    })
+    .await
+}
+
+/// An answer that does not end by itself.
+pub struct Stream {
+    url: String,
+    connection: Connection,
+    body: Pin<Box<hyper::body::Incoming>>,
+    /// Dropping it would end the connection.
+    _sender: SendRequest<Whole>,
+}
+
+impl Stream {
+    /// The next piece; `None` at its end. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// The connection breaks.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, CliError> {
+        let mut body = self.body.as_mut();
+        let frames = async {
+            while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
+                if let Ok(data) = frame?.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+            Ok::<_, hyper::Error>(None)
+        };
+        let next = beside(&mut self.connection, frames).await;
+        next.map_err(|error| CliError::Unreachable { url: self.url.clone(), why: error.to_string() })
+    }
+}
+
+/// One part of a path, or of a query. Everything but letters, digits and `-_.` is escaped: also a URL is one part.
+pub fn escaped(part: &str) -> String {
+    let mut escaped = String::with_capacity(part.len());
+    for byte in part.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
 }
 
 fn authority(url: &str) -> Result<String, CliError> {

@@ -3,8 +3,13 @@
 //! 0: done. 1: failed, with the reason on standard error. 64: called wrongly, with the right call. Results go to standard
 //! output, everything else to standard error.
 
+mod advice;
+mod batch;
+mod batches;
 mod check;
 mod client;
+mod completions;
+mod cost;
 #[cfg(feature = "demo")]
 mod demo;
 mod keys;
@@ -12,6 +17,7 @@ mod replicas;
 mod serve;
 mod show;
 mod table;
+mod top;
 
 use std::{
     io::{self, Write},
@@ -79,6 +85,10 @@ Examples:
   huntgroup keys create --tenant backend                make an API key
   huntgroup replicas add https://fedcba9876543210.acu.run
   huntgroup replicas drain fedcba9876543210 --wait      take a phone out without cutting an answer
+  huntgroup top                                         everything at a glance, live
+  huntgroup batches list                                how far batches are, and when they are done
+  huntgroup cost                                        what the phones cost, and what for
+  huntgroup advice                                      how many phones each model should have
 
 OpenAI clients use http://HOST:8080/v1 as their base URL.";
 
@@ -90,8 +100,18 @@ enum Command {
     Check(check::CheckArgs),
     /// List and change the phones of a running gateway
     Replicas(replicas::ReplicasArgs),
+    /// List, watch and cancel batches of a running gateway
+    Batches(batches::BatchesArgs),
+    /// How many phones each model of a running gateway should have, and why
+    Advice(advice::AdviceArgs),
     /// Make, list and revoke API keys of a running gateway
     Keys(keys::KeysArgs),
+    /// What the phones of a running gateway have cost, and what for
+    Cost(cost::CostArgs),
+    /// Watch a running gateway: phones, requests, queue, batches
+    Top(top::TopArgs),
+    /// Print what a shell needs to complete commands and flags
+    Completions(completions::CompletionsArgs),
     /// Run a gateway with simulated phones, to try it
     #[cfg(feature = "demo")]
     Demo(demo::DemoArgs),
@@ -127,8 +147,13 @@ impl Command {
         match self {
             Self::Serve(args) => serve::run(args),
             Self::Check(args) => Ok(check::run(&args, out, err)?),
-            Self::Replicas(args) => wait_for(replicas::run(args, out, err)),
-            Self::Keys(args) => wait_for(keys::run(args, out, err)),
+            Self::Replicas(args) => wait_for(replicas::run(args, out, err)).map(|()| 0),
+            Self::Batches(args) => wait_for(batches::run(args, out, err)),
+            Self::Advice(args) => wait_for(advice::run(args, out)).map(|()| 0),
+            Self::Keys(args) => wait_for(keys::run(args, out, err)).map(|()| 0),
+            Self::Cost(args) => wait_for(cost::run(args, out)).map(|()| 0),
+            Self::Top(args) => wait_for(top::run(args, out)).map(|()| 0),
+            Self::Completions(args) => Ok(completions::run(&args, out).map(|()| 0)?),
             #[cfg(feature = "demo")]
             Self::Demo(args) => demo::run(&args),
         }
@@ -136,10 +161,9 @@ impl Command {
 }
 
 /// Runs a short command that talks to a gateway.
-fn wait_for(command: impl Future<Output = Result<(), CliError>>) -> Result<u8, Failure> {
+fn wait_for<T>(command: impl Future<Output = Result<T, CliError>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(command)?;
-    Ok(0)
+    Ok(runtime.block_on(command)?)
 }
 
 #[cfg(test)]
@@ -190,7 +214,19 @@ mod tests {
     #[test]
     fn the_help_shows_every_command_and_examples() {
         let help = Cli::command().render_long_help().to_string();
-        for word in ["serve", "check", "replicas", "keys", "demo", "Examples:"] {
+        for word in [
+            "serve",
+            "check",
+            "replicas",
+            "batches",
+            "advice",
+            "keys",
+            "cost",
+            "top",
+            "completions",
+            "demo",
+            "Examples:",
+        ] {
             assert!(help.contains(word), "{word}");
         }
     }

@@ -13,7 +13,7 @@ use scheduler::ReplicaState;
 use serde_json::{Map, Value, json};
 
 use super::{
-    client::{AdminClient, CliError, Common},
+    client::{AdminClient, CliError, Common, escaped},
     show,
     table::{Align, Table, cell, names, print_json, printable},
 };
@@ -59,6 +59,8 @@ enum ReplicasCommand {
     Drain(DrainArgs),
     /// Give a drained replica work again
     Undrain(UndrainArgs),
+    /// Let a replica out of quarantine that has not shown what it can do, after looking at it
+    Release(ReleaseArgs),
     /// Remove a replica, drained first
     Remove(RemoveArgs),
     /// Add many: a list made with `replicas list --json`, or by the Laya app's deploy script
@@ -215,6 +217,18 @@ struct UndrainArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
+  huntgroup replicas show pixel-7
+  huntgroup replicas release pixel-7")]
+struct ReleaseArgs {
+    /// Number, name or URL
+    replica: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
   huntgroup replicas remove pixel-7
   huntgroup replicas remove 3 --force")]
 struct RemoveArgs {
@@ -296,6 +310,10 @@ pub async fn run(args: ReplicasArgs, out: &mut dyn Write, err: &mut dyn Write) -
             let replica = client(&args.common)?.post(&path(&args.replica, "/undrain"), &json!({})).await?;
             tell(out, &args.common, &replica, "takes work again")
         }
+        ReplicasCommand::Release(args) => {
+            let replica = client(&args.common)?.post(&path(&args.replica, "/release"), &json!({})).await?;
+            tell(out, &args.common, &replica, "is out of quarantine")
+        }
         ReplicasCommand::Remove(args) => remove(&client(&args.common)?, &args, out).await,
         ReplicasCommand::Import(args) => import(&client(&args.common)?, &args, out, err).await,
     }
@@ -335,17 +353,9 @@ fn look_up(reference: &str) -> Result<Secret, CliError> {
     secret::resolve(reference, &sources).map_err(|error| CliError::Usage(format!("--api-key: {error}")))
 }
 
-/// The admin API's path of a replica. Everything but letters, digits and `-_.` is escaped: a URL is one part of it.
+/// The admin API's path of a replica.
 fn path(replica: &str, action: &str) -> String {
-    let mut path = String::from("/admin/replicas/");
-    for byte in replica.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
-            path.push(char::from(byte));
-        } else {
-            path.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    path + action
+    format!("/admin/replicas/{}{action}", escaped(replica))
 }
 
 fn tell(out: &mut dyn Write, common: &Common, replica: &Value, what: &str) -> Result<(), CliError> {

@@ -23,6 +23,11 @@ pub fn write(replica: &Value, out: &mut dyn Write) -> io::Result<()> {
         ("models", names(&replica["models"])),
         ("routes", names(&replica["routes"])),
         ("engine", listed(replica, &[("", "dialect"), ("build ", "build")])),
+        ("group", cell(replica, "group")),
+        (
+            "carries",
+            if replica["carries_on"] == true { "answers on that others have begun".into() } else { String::new() },
+        ),
         ("slots", slots(replica)),
         ("context", suffixed(replica, "context_tokens", " tokens")),
         ("reads", suffixed(replica, "prefill_tokens_per_second", " tokens/s")),
@@ -30,6 +35,15 @@ pub fn write(replica: &Value, out: &mut dyn Write) -> io::Result<()> {
         ("attempts", pairs(&replica["attempts"], " ")),
         ("labels", pairs(&replica["labels"], "=")),
         ("source", format!("{}, since {}", cell(replica, "source"), moment(&replica["added_at"]))),
+        (
+            "identity",
+            listed(replica, &[("deployment ", "deployment"), ("processor ", "processor"), ("key ", "public_key")]),
+        ),
+        ("verified", verification(replica)),
+        ("said", said(replica)),
+        ("limit", listed(&replica["limit"], &[("", "level"), ("", "reason")])),
+        ("phone", phone(&replica["report"])),
+        ("proven", moment(&replica["proven_at"])),
         ("expires", moment(&replica["expires_at"])),
         ("probe", probe(&replica["last_probe"])),
     ];
@@ -48,6 +62,30 @@ pub fn write(replica: &Value, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+/// How well it is known who it is; nothing of one that only an operator speaks for.
+fn verification(replica: &Value) -> String {
+    if matches!(replica["verification"].as_str(), None | Some("none")) {
+        return String::new();
+    }
+    let announced = moment(&replica["announced_at"]);
+    let pinned = if replica["pin"] == true { ", with the certificate of its key" } else { "" };
+    format!("{}, announced {announced}{pinned}", cell(replica, "verification"))
+}
+
+fn said(replica: &Value) -> String {
+    let last = &replica["last_event"];
+    let silent = if replica["silent"] == true { "silent since " } else { "" };
+    let heard = moment(&replica["heard_at"]);
+    match (last.is_null(), heard.is_empty()) {
+        (_, true) => String::new(),
+        (true, false) => format!("{silent}{heard}"),
+        (false, false) => {
+            let problem = last["problem"].as_str().map(|text| format!(": {}", printable(text))).unwrap_or_default();
+            format!("{}{problem}, {}; {silent}{heard}", cell(last, "event"), moment(&last["at"]))
+        }
+    }
+}
+
 fn state(replica: &Value) -> String {
     let since = replica["state_for_s"].as_f64().map(length).unwrap_or_default();
     format!("{} for {since}, reason: {}", cell(replica, "state"), cell(replica, "state_reason"))
@@ -55,7 +93,26 @@ fn state(replica: &Value) -> String {
 
 fn slots(replica: &Value) -> String {
     let [running, slots, usable] = ["in_flight", "slots", "usable_slots"].map(|field| cell(replica, field));
-    format!("{running} of {slots} busy, {usable} usable now")
+    let beside = [("lingering", "broken off and not seen free yet"), ("foreign", "busy with work that is not ours")];
+    let beside = beside.iter().filter_map(|(field, words)| {
+        replica[*field].as_u64().filter(|count| *count > 0).map(|count| format!(", {count} {words}"))
+    });
+    format!("{running} of {slots} busy{}, {usable} usable now", beside.collect::<String>())
+}
+
+fn phone(report: &Value) -> String {
+    if report.is_null() {
+        return String::new();
+    }
+    let said = [
+        suffixed(report, "battery", " %"),
+        if report["charging"] == true { "charging".into() } else { String::new() },
+        suffixed(report, "temperature", " °C"),
+        if report["metered"] == true { "metered network".into() } else { String::new() },
+        if report["screen_on"] == true { "screen on".into() } else { String::new() },
+    ];
+    let said: Vec<String> = said.into_iter().filter(|word| !word.is_empty()).collect();
+    format!("{} ({})", said.join(", "), moment(&report["at"]))
 }
 
 fn probe(probe: &Value) -> String {
@@ -83,7 +140,7 @@ fn suffixed(replica: &Value, field: &str, unit: &str) -> String {
 }
 
 /// `5 status, 30 ok` or `room=4`.
-fn pairs(object: &Value, between: &str) -> String {
+pub(super) fn pairs(object: &Value, between: &str) -> String {
     let fields = object.as_object().into_iter().flatten();
     let counted = between == " ";
     let text = |(name, value): (&String, &Value)| {
@@ -93,7 +150,7 @@ fn pairs(object: &Value, between: &str) -> String {
     fields.map(text).collect::<Vec<_>>().join(", ")
 }
 
-fn moment(seconds: &Value) -> String {
+pub(super) fn moment(seconds: &Value) -> String {
     let seconds = seconds.as_f64().filter(|seconds| *seconds >= 0.0);
     seconds.and_then(|seconds| Moment::from_unix_seconds(seconds as u64)).map(|at| at.to_string()).unwrap_or_default()
 }
@@ -106,16 +163,24 @@ mod tests {
 
     #[test]
     fn a_replica_is_shown_with_its_reason_its_attempts_and_its_history() {
-        let replica = json!({
+        let mut replica = json!({
             "id": 3, "name": "p", "url": "https://p.acu.run", "state": "out", "state_for_s": 75.0,
             "state_reason": "soft_failure", "problem": "its answers break off", "penalty_s": 4.5,
             "models": ["tiny"], "routes": ["completions"], "dialect": "llama", "build": null, "in_flight": 0, "slots": 2,
-            "usable_slots": 0, "context_tokens": 8192, "prefill_tokens_per_second": null,
+            "group": "00c0ffee00c0ffee", "carries_on": true, "lingering": 1, "foreign": 1, "usable_slots": 0, "context_tokens": 8192, "prefill_tokens_per_second": null,
             "decode_tokens_per_second": 18.44, "attempts": {"cut": 5, "ok": 30}, "labels": {"room": "4\u{1b}"},
-            "source": "config", "added_at": 60, "expires_at": null,
+            "source": "registration", "added_at": 60, "expires_at": null,
             "last_probe": {"at": 61.5, "took_ms": 12.3, "result": "ready", "detail": "ready"},
             "history": [{"at": 62.0, "from": "ready", "to": "out", "reason": "soft_failure", "detail": "its answers break off"}],
         });
+        let who = json!({
+            "deployment": "Acurast:5G:7", "processor": "5F", "public_key": null, "verification": "token", "announced_at": 61.0,
+            "pin": false, "silent": true, "heard_at": 62.0,
+            "last_event": {"at": 61.0, "event": "error", "problem": "out of\tmemory"},
+        });
+        for (field, value) in who.as_object().unwrap() {
+            replica[field] = value.clone();
+        }
         let mut out = Vec::new();
         write(&replica, &mut out).unwrap();
         let expected = "\
@@ -125,12 +190,17 @@ p (number 3, https://p.acu.run)
   models    tiny
   routes    completions
   engine    llama
-  slots     0 of 2 busy, 0 usable now
+  group     00c0ffee00c0ffee
+  carries   answers on that others have begun
+  slots     0 of 2 busy, 1 broken off and not seen free yet, 1 busy with work that is not ours, 0 usable now
   context   8192 tokens
   writes    18.4 tokens/s
   attempts  5 cut, 30 ok
   labels    room=4\\u{1b}
-  source    config, since 1970-01-01T00:01:00Z
+  source    registration, since 1970-01-01T00:01:00Z
+  identity  deployment Acurast:5G:7, processor 5F
+  verified  token, announced 1970-01-01T00:01:01Z
+  said      error: out of\\tmemory, 1970-01-01T00:01:01Z; silent since 1970-01-01T00:01:02Z
   probe     1970-01-01T00:01:01Z, ready, took 12 ms
   history   oldest first
     1970-01-01T00:01:02Z  ready -> out, soft_failure: its answers break off

@@ -36,15 +36,63 @@ impl Checks<'_, '_> {
     }
 }
 
+/// What stands in a URL as it is, so that a token may be pasted behind `?token=`.
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte)
+}
+
+fn check_reports(config: &Config, checks: &mut Checks<'_, '_>) {
+    let reports = &config.reports;
+    checks.at_most(("reports.min_battery", reports.min_battery), ("reports.low_battery", reports.low_battery));
+    checks.at_most(
+        ("reports.warm_temperature", reports.warm_temperature),
+        ("reports.max_temperature", reports.max_temperature),
+    );
+}
+
+fn check_registration(config: &Config, checks: &mut Checks<'_, '_>) {
+    let registration = &config.registration;
+    let token = registration.token.as_ref().map(|token| token.reveal());
+    if token.is_some_and(|token| !(16..=256).contains(&token.len()) || !token.bytes().all(is_unreserved)) {
+        let why = "too easy to guess, or not a token that a URL can carry as it is";
+        checks.note("registration.token", why, Some("16 to 256 of a-z, A-Z, 0-9, '-', '_', '.', '~'"));
+    }
+    if token.is_some() && config.admin.token.as_ref().map(|token| token.reveal()) == token {
+        let why = "the same as admin.token: every phone knows this one, and could do all that an operator can";
+        checks.note("registration.token", why, Some("a token of its own"));
+    }
+    if registration.listen.is_some() && token.is_none() {
+        let why = "nothing would be taken there: registration.token is not set";
+        checks.note("registration.listen", why, Some("registration.token = \"env:NAME\", or listen = \"none\""));
+    }
+}
+
 /// Checks everything that takes more than one key.
 pub(super) fn check(config: &Config, gathered: &mut Gathered<'_>) {
     let mut checks = Checks { gathered };
     check_listeners(config, &mut checks);
+    check_registration(config, &mut checks);
+    check_reports(config, &mut checks);
     check_ranges(config, &mut checks);
     check_tenants(config, &mut checks);
     check_replicas(config, &mut checks);
     check_replica_names(config, &mut checks);
     check_models(config, &mut checks);
+    check_chain(config, &mut checks);
+}
+
+fn check_chain(config: &Config, checks: &mut Checks<'_, '_>) {
+    let chain = &config.chain;
+    if chain.rpc.is_none() {
+        return;
+    }
+    if chain.jobs.is_empty() && chain.deployers.is_empty() {
+        checks.note("chain.rpc", "nothing to look up: chain.jobs and chain.deployers are both empty", None);
+    }
+    let url = format!("https://0123456789abcdef.{}", chain.suffix);
+    if let Err(error) = ReplicaUrl::parse(&url, &UrlRules::from(&config.pool)) {
+        checks.note("chain.suffix", format!("{url} {error}"), None);
+    }
 }
 
 fn check_listeners(config: &Config, checks: &mut Checks<'_, '_>) {
@@ -61,7 +109,8 @@ fn check_listeners(config: &Config, checks: &mut Checks<'_, '_>) {
         _ => {}
     }
     let mut seen = Vec::new();
-    let admin = [("admin.listen", &config.admin.listen)];
+    let admin = std::iter::once(("admin.listen", &config.admin.listen));
+    let admin = admin.chain(config.registration.listen.iter().map(|address| ("registration.listen", address)));
     let public = server.listen.iter().map(|address| ("server.listen", address));
     let tls = server.tls_listen.iter().map(|address| ("server.tls_listen", address));
     for (key, address) in public.chain(tls).chain(admin) {
@@ -88,6 +137,16 @@ fn check_ranges(config: &Config, checks: &mut Checks<'_, '_>) {
     );
     checks.at_most(("streams.gap_min", streams.gap_min), ("streams.gap_cap", streams.gap_cap));
     checks.at_most(("streams.max_event", streams.max_event), ("streams.max_answer", streams.max_answer));
+    let idempotency = &config.idempotency;
+    checks
+        .at_most(("idempotency.max_answer", idempotency.max_answer), ("idempotency.max_bytes", idempotency.max_bytes));
+    let release = &config.scheduler.release;
+    checks.at_most(("scheduler.release_min", release.min), ("scheduler.release_cap", release.cap));
+    let memory = std::path::Path::new(":memory:");
+    if config.store.path != memory && config.batches.file(&config.store.path) == config.store.path {
+        let why = "batches have a database of their own: this is the file of store.path";
+        checks.note("batches.path", why, Some("another path, or \"none\" for one beside it"));
+    }
     checks.at_most(("health.timeout", health.timeout), ("health.interval", health.interval));
     checks.at_most(("health.penalty", health.ejection.penalty), ("health.penalty_cap", health.ejection.penalty_cap));
     checks.at_most(

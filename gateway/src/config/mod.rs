@@ -5,15 +5,22 @@
 //! reading, ranges, suggestions and reloads ([`Config::diff`]) all follow that list, and a test holds
 //! `config/huntgroup.toml` to it. The reasons for the defaults stand beside them, in each section's type.
 
+mod batches;
 mod bytes;
+mod capacity;
+mod chain;
 mod check;
 mod diff;
 mod duration;
+mod hours;
+mod idempotency;
 mod load;
 mod mistake;
 mod moment;
 mod pool;
+mod quarantine;
 mod raw;
+mod registration;
 mod replicas;
 pub mod secret;
 mod server;
@@ -30,13 +37,19 @@ use scheduler::{SchedulerConfig, Share, TenantId};
 
 use self::visit::{Section, Visitor};
 pub use self::{
+    batches::Batches,
     bytes::{ByteSize, SizeError},
+    capacity::Capacity,
+    chain::{Chain, RpcUrl},
     diff::Changes,
     duration::{DurationError, show as show_duration},
+    idempotency::{Idempotency, JoinByBody},
     load::{Overrides, load, parse},
     mistake::{ConfigErrors, Mistake, Place},
     moment::Moment,
     pool::{Health, Pool, Scheduling},
+    quarantine::{Quarantine, Quarantined, Reports, Use},
+    registration::Registration,
     replicas::{ModelSection, StatedModels, StatedReplica},
     secret::Secret,
     server::{Admin, Auth, LogFormat, LogLevel, Server, StoreFile, Telemetry},
@@ -59,12 +72,26 @@ pub struct Config {
     pub store: StoreFile,
     /// How replicas are reached.
     pub pool: Pool,
+    /// How replicas come by themselves.
+    pub registration: Registration,
+    /// What replicas that nobody vouches for have to show.
+    pub quarantine: Quarantine,
+    /// What follows from what phones say about themselves.
+    pub reports: Reports,
     /// When a replica is not used.
     pub health: Health,
     /// Who gets which replica.
     pub scheduler: Scheduling,
     /// How long silence may last.
     pub streams: Streams,
+    /// Deployments that are looked up on the chain.
+    pub chain: Chain,
+    /// How clients that lost their connection come back.
+    pub idempotency: Idempotency,
+    /// Files of requests that are run at leisure.
+    pub batches: Batches,
+    /// What clients are promised.
+    pub capacity: Capacity,
     /// Bounds for everybody.
     pub limits: Limits,
     /// Tenants by name.
@@ -86,6 +113,7 @@ impl Config {
             policy: self.scheduler.policy,
             queue: self.scheduler.queue.clone(),
             retry: self.scheduler.retry.clone(),
+            release: self.scheduler.release.clone(),
             health: self.health.ejection.clone(),
         }
     }
@@ -97,9 +125,16 @@ impl Section for Config {
         v.section("admin", &mut self.admin);
         v.section("store", &mut self.store);
         v.section("pool", &mut self.pool);
+        v.section("registration", &mut self.registration);
+        v.section("quarantine", &mut self.quarantine);
+        v.section("reports", &mut self.reports);
         v.section("health", &mut self.health);
         v.section("scheduler", &mut self.scheduler);
         v.section("streams", &mut self.streams);
+        v.section("chain", &mut self.chain);
+        v.section("idempotency", &mut self.idempotency);
+        v.section("batches", &mut self.batches);
+        v.section("capacity", &mut self.capacity);
         v.section("limits", &mut self.limits);
         // After `limits`: tenants start as a copy of it.
         v.named("tenants", &mut self.tenants, &TenantSection::new(self.limits.tenant));

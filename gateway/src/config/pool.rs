@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use scheduler::{HealthConfig, HedgeConfig, Policy, QueueConfig, RetryConfig, SchedulerConfig};
+use scheduler::{HealthConfig, HedgeConfig, Policy, QueueConfig, ReleaseConfig, RetryConfig, SchedulerConfig};
 
 use super::{
     bytes::ByteSize,
@@ -34,6 +34,12 @@ pub struct Pool {
     pub dns_ttl: Duration,
     /// Most replicas. 5,000: five times the largest pool that was simulated.
     pub max_replicas: usize,
+    /// From so long before a deployment's known end on nothing is started there that would not be done. 15 minutes: what runs
+    /// longer than that is carried on elsewhere.
+    pub drain_before_end: Duration,
+    /// Replicas that came by themselves or from the chain are forgotten so long after their deployment's end. 24 h: renewed within
+    /// a day, a phone keeps its history.
+    pub forget_ended_after: Duration,
 }
 
 impl Default for Pool {
@@ -48,6 +54,8 @@ impl Default for Pool {
             idle: seconds(4),
             dns_ttl: seconds(30),
             max_replicas: 5_000,
+            drain_before_end: seconds(900),
+            forget_ended_after: seconds(86_400),
         }
     }
 }
@@ -63,6 +71,8 @@ impl Section for Pool {
         v.ranged(live("idle"), &mut self.idle, seconds(0)..=seconds(600));
         v.ranged(live("dns_ttl"), &mut self.dns_ttl, seconds(1)..=seconds(3600));
         v.ranged(live("max_replicas"), &mut self.max_replicas, 1..=100_000);
+        v.ranged(live("drain_before_end"), &mut self.drain_before_end, seconds(0)..=seconds(86_400));
+        v.ranged(live("forget_ended_after"), &mut self.forget_ended_after, seconds(60)..=seconds(365 * 86_400));
     }
 }
 
@@ -114,6 +124,8 @@ pub struct Scheduling {
     pub retry: RetryConfig,
     /// Second copies of slow requests, and work given back.
     pub hedge: HedgeConfig,
+    /// How long a slot stays taken by work that was broken off.
+    pub release: ReleaseConfig,
     /// Where everything that the scheduler is told and wants is written, to be played again with `loadtest replay`. Off: it
     /// grows with every request, and is for looking into one decision.
     pub record: Option<PathBuf>,
@@ -121,8 +133,8 @@ pub struct Scheduling {
 
 impl Default for Scheduling {
     fn default() -> Self {
-        let SchedulerConfig { policy, queue, retry, hedge, .. } = SchedulerConfig::default();
-        Self { policy, queue, retry, hedge, record: None }
+        let SchedulerConfig { policy, queue, retry, hedge, release, .. } = SchedulerConfig::default();
+        Self { policy, queue, retry, hedge, release, record: None }
     }
 }
 
@@ -150,6 +162,10 @@ impl Section for Scheduling {
         v.value(live("hedge"), &mut h.enabled);
         v.ranged(live("hedge_share"), &mut h.budget_share, 0.0..=1.0);
         v.value(live("give_back"), &mut h.give_back);
+        let r = &mut self.release;
+        v.ranged(live("release_min"), &mut r.min, seconds(0)..=seconds(3600));
+        v.ranged(live("release_factor"), &mut r.factor, 1.0..=10.0);
+        v.ranged(live("release_cap"), &mut r.cap, seconds(1)..=seconds(3600));
         v.value(restart("record"), &mut self.record);
     }
 }

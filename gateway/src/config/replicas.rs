@@ -1,11 +1,12 @@
 //! `[[replicas]]` and `[models.*]`: what the operator states about phones and models.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use scheduler::Class;
 use toml::de::DeValue;
 
 use super::{
+    capacity::TTFT,
     moment::Moment,
     secret::{Secret, Sources},
     value::{Refused, Value},
@@ -123,6 +124,10 @@ pub struct ModelSection {
     pub default_class: Option<Class>,
     /// Names that replicas report for it, such as a file's path; `*` stands for any letters.
     pub replica_names: Vec<String>,
+    /// Goes before `capacity.interactive_ttft`.
+    pub interactive_ttft: Option<Duration>,
+    /// Goes before `capacity.standard_ttft`.
+    pub standard_ttft: Option<Duration>,
 }
 
 impl Section for ModelSection {
@@ -130,5 +135,7 @@ impl Section for ModelSection {
         v.list(live("aliases"), &mut self.aliases);
         v.value(live("default_class"), &mut self.default_class);
         v.list(live("replica_names"), &mut self.replica_names);
+        v.ranged(live("interactive_ttft"), &mut self.interactive_ttft, TTFT);
+        v.ranged(live("standard_ttft"), &mut self.standard_ttft, TTFT);
     }
 }

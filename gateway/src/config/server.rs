@@ -206,11 +206,27 @@ pub struct Telemetry {
     pub log_level: LogLevel,
     /// One line a request.
     pub access_log: bool,
+    /// Where spans are sent over OTLP.
+    pub otlp_endpoint: Option<String>,
+    /// Headers of those deliveries, such as a credential.
+    pub otlp_headers: Option<Secret>,
+    /// Share of the requests that are traced whose caller does not decide.
+    pub trace_sample: f64,
+    /// What the spans call this gateway.
+    pub service_name: String,
 }
 
 impl Default for Telemetry {
     fn default() -> Self {
-        Self { log: LogFormat::Text, log_level: LogLevel::Info, access_log: true }
+        Self {
+            log: LogFormat::Text,
+            log_level: LogLevel::Info,
+            access_log: true,
+            otlp_endpoint: None,
+            otlp_headers: None,
+            trace_sample: 1.0,
+            service_name: "huntgroup".into(),
+        }
     }
 }
 
@@ -219,5 +235,9 @@ impl Section for Telemetry {
         v.value(restart("log"), &mut self.log);
         v.value(restart("log_level"), &mut self.log_level);
         v.value(live("access_log"), &mut self.access_log);
+        v.value(restart("otlp_endpoint"), &mut self.otlp_endpoint);
+        v.value(restart("otlp_headers"), &mut self.otlp_headers);
+        v.ranged(live("trace_sample"), &mut self.trace_sample, 0.0..=1.0);
+        v.value(restart("service_name"), &mut self.service_name);
     }
 }

@@ -120,6 +120,8 @@ fn every_kind_of_value_is_read() {
         [streams]
         head_after = "1m30s"
         keepalive = "chunk"
+        [idempotency]
+        join_by_body = "retries"
         [pool]
         allow_http = true
         allow_private = true
@@ -164,6 +166,7 @@ fn every_kind_of_value_is_read() {
     assert_eq!(config.scheduler(BTreeMap::new()).hedge, hedge);
     assert_eq!(config.streams.head_after, Duration::from_secs(90));
     assert_eq!(config.streams.keepalive, Keepalive::Chunk);
+    assert_eq!(config.idempotency.join_by_body, JoinByBody::Retries);
     let bank = &config.tenants["bank"];
     assert_eq!(bank.limits.requests_per_minute, None, "\"none\" takes the general limit away");
     assert_eq!(bank.limits.tokens_per_minute, Some(9000));
@@ -270,6 +273,14 @@ fn rules_between_keys_are_checked_with_a_place() {
             "127.0.0.1:8080 is listened on twice",
         ),
         ("streams.gap_cap = \"10s\"", "streams.gap_cap: streams.gap_min must not be larger than streams.gap_cap"),
+        (
+            "idempotency.max_bytes = \"1MiB\"",
+            "h.toml:1:13: idempotency.max_bytes: idempotency.max_answer must not be larger than idempotency.max_bytes",
+        ),
+        (
+            "store.path = \"a.db\"\nbatches.path = \"a.db\"",
+            "h.toml:2:9: batches.path: batches have a database of their own: this is the file of store.path",
+        ),
         ("health.timeout = \"20s\"", "health.timeout: health.timeout must not be larger than health.interval"),
         ("tenants.\"a b\".models = []", "tenants.\"a b\": not a tenant's name"),
         (

@@ -13,6 +13,7 @@ use toml::de::DeValue;
 use super::{
     bytes::ByteSize,
     duration,
+    hours::Hours,
     moment::Moment,
     secret::{self, Secret, Sources},
 };
@@ -263,6 +264,16 @@ impl Value for Moment {
             DeValue::Datetime(moment) => Self::parse(&moment.to_string()).ok_or_else(malformed),
             other => Self::parse(text(other)?).ok_or_else(malformed),
         }
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for Hours {
+    const ACCEPTED: &'static str = "hours of the day in UTC, such as \"22:00-06:00\"";
+    fn read(raw: &DeValue<'_>, _: &Sources<'_>) -> Result<Self, Refused> {
+        Self::parse(text(raw)?).ok_or_else(|| Refused::because(format!("{} is not a stretch of a day", written(raw))))
     }
     fn show(&self) -> String {
         self.to_string()

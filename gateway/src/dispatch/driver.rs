@@ -1,14 +1,15 @@
 //! The mutex, the mailboxes, the timer.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use scheduler::{
-    AttemptId, CancelReason, ChangeReason, Class, Effect, Event, Explanation, ModelId, ReplicaId, ReplicaState,
-    ReplicaView, RequestId, RequestSpec, RequestView, Scheduler, SchedulerConfig, Snapshot, Timestamp,
+    AttemptId, AttemptView, CancelReason, ChangeReason, Class, Effect, Event, Explanation, ModelId, ReplicaId,
+    ReplicaState, ReplicaView, RequestId, RequestSpec, RequestView, Scheduler, SchedulerConfig, Snapshot, TenantId,
+    Timestamp, Usage,
 };
 use tokio::sync::Notify;
 
@@ -34,6 +35,8 @@ pub enum FleetEffect {
     },
     /// Probe it now.
     Probe(ReplicaId),
+    /// Ask it how many of its slots work.
+    Look(ReplicaId),
     /// A draining replica is empty.
     Drained(ReplicaId),
 }
@@ -119,6 +122,11 @@ impl Dispatcher {
         self.lock().scheduler.snapshot(clock::now())
     }
 
+    /// What was measured of every model over the last `window`. The core is held for a copy, some hundred kilobytes a model.
+    pub fn usage(&self, window: Duration) -> Vec<Usage> {
+        self.lock().scheduler.usage(window.as_secs_f64(), clock::now())
+    }
+
     /// The state of one replica.
     pub fn replica(&self, replica: ReplicaId) -> Option<ReplicaView> {
         self.lock().scheduler.replica(replica, clock::now())
@@ -147,6 +155,17 @@ impl Dispatcher {
     /// All live requests.
     pub fn requests(&self) -> Vec<RequestView> {
         self.lock().scheduler.requests(clock::now())
+    }
+
+    /// Everything at one moment: what [`Dispatcher::snapshot`] and [`Dispatcher::requests`] say, and the running attempts.
+    pub fn look(&self) -> (Snapshot, Vec<RequestView>, Vec<AttemptView>) {
+        let (core, now) = (self.lock(), clock::now());
+        (core.scheduler.snapshot(now), core.scheduler.requests(now), core.scheduler.attempts())
+    }
+
+    /// How many requests wait, by tenant and model.
+    pub fn waiting_by_tenant(&self) -> BTreeMap<(TenantId, ModelId), usize> {
+        self.lock().scheduler.waiting_by_tenant()
     }
 
     /// Waits until there is something for `fleet` to do, and takes all of it.
@@ -244,8 +263,8 @@ impl Core {
     /// Puts an effect where it is performed: into its request's mailbox, or before `fleet`.
     fn deliver(&mut self, effect: Effect) {
         match effect {
-            Effect::Dispatch { request, attempt, replica, hedge, .. } => {
-                self.tell(request, Message::Dispatched { attempt, replica, hedge });
+            Effect::Dispatch { request, attempt, replica, hedge, carries_on, .. } => {
+                self.tell(request, Message::Dispatched { attempt, replica, hedge, carries_on });
             }
             Effect::Cancel { attempt, request, why } => self.tell(request, Message::Cancelled { attempt, why }),
             Effect::Reject { request, reason, retry_after } => {
@@ -256,6 +275,7 @@ impl Core {
                 self.fleet_effects.push_back(FleetEffect::Changed { replica, from, to, why });
             }
             Effect::Probe { replica } => self.fleet_effects.push_back(FleetEffect::Probe(replica)),
+            Effect::Look { replica } => self.fleet_effects.push_back(FleetEffect::Look(replica)),
             Effect::Drained { replica } => self.fleet_effects.push_back(FleetEffect::Drained(replica)),
         }
     }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use scheduler::{AttemptId, CancelReason, Event, Outcome, ReplicaId, RequestId, ShedReason, Timings};
+use scheduler::{AttemptId, CancelReason, Event, Left, Outcome, ReplicaId, RequestId, ShedReason, Timings};
 use tokio::sync::Notify;
 
 use super::driver::Dispatcher;
@@ -14,7 +14,7 @@ use super::driver::Dispatcher;
 /// What the core says to one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Message {
-    Dispatched { attempt: AttemptId, replica: ReplicaId, hedge: bool },
+    Dispatched { attempt: AttemptId, replica: ReplicaId, hedge: bool, carries_on: bool },
     Cancelled { attempt: AttemptId, why: CancelReason },
     Rejected(Shed),
 }
@@ -103,13 +103,14 @@ impl Place {
     /// back by itself. Cancel-safe.
     pub async fn next(&self) -> Word {
         match self.mailbox.next().await {
-            Message::Dispatched { attempt, replica, hedge } => Word::Granted(Grant {
+            Message::Dispatched { attempt, replica, hedge, carries_on } => Word::Granted(Grant {
                 dispatcher: Arc::clone(&self.dispatcher),
                 mailbox: Arc::clone(&self.mailbox),
                 request: self.request,
                 attempt,
                 replica,
                 hedge,
+                carries_on,
                 ended: false,
             }),
             Message::Cancelled { attempt, why } => Word::Cancelled { attempt, why },
@@ -144,6 +145,7 @@ pub struct Grant {
     attempt: AttemptId,
     replica: ReplicaId,
     hedge: bool,
+    carries_on: bool,
     ended: bool,
 }
 
@@ -163,6 +165,11 @@ impl Grant {
         self.hedge
     }
 
+    /// It carries on the part that an earlier attempt left; else it begins anew.
+    pub fn carries_on(&self) -> bool {
+        self.carries_on
+    }
+
     /// The answer begins, and its client is about to see it. The core ends the request's other copies by this.
     ///
     /// # Errors
@@ -172,15 +179,17 @@ impl Grant {
         self.dispatcher.unless_cancelled(&self.mailbox, self.attempt, event).map_or(Ok(()), Err)
     }
 
-    /// The attempt is over. Without `content_sent` a failure makes the core look for another replica, unless another copy
-    /// still runs; a whole answer ends the request and its other copies, also where the core has just given the slot away.
-    pub fn end(mut self, outcome: Outcome, content_sent: bool, timings: Option<Timings>) {
+    /// The attempt is over. Unless the answer is [`Left::Closed`] a failure makes the core look for another replica, unless
+    /// another copy still runs; a whole answer ends the request and its other copies, also where the core has just given the slot away.
+    /// Why the core had ended the attempt before, if it had: then it has learned nothing by this.
+    pub fn end(mut self, outcome: Outcome, left: Left, timings: Option<Timings>) -> Option<CancelReason> {
         self.ended = true;
-        let event = Event::AttemptEnded { attempt: self.attempt, outcome, content_sent, timings };
+        let event = Event::AttemptEnded { attempt: self.attempt, outcome, left, timings };
         let cancelled = self.dispatcher.unless_cancelled(&self.mailbox, self.attempt, event);
-        if cancelled.is_some() && outcome == Outcome::Success {
+        if cancelled.is_some() && outcome.is_whole() {
             self.dispatcher.abandon(self.request);
         }
+        cancelled
     }
 
     /// The core has already ended the attempt ([`Word::Cancelled`], or [`Grant::first_token`] of another copy).

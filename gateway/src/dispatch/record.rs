@@ -149,7 +149,7 @@ fn write<W: Write>(mut recorder: Recorder<BufWriter<W>>, lines: &Receiver<Line>,
 mod tests {
     use std::sync::Mutex;
 
-    use scheduler::{ModelId, RelayId, ReplicaId, ReplicaSpec, Report, RouteSet};
+    use scheduler::{ModelId, RelayId, Release, ReplicaId, ReplicaSpec, Report, RouteSet};
 
     use super::*;
     use crate::dispatch::{Dispatcher, testing::request};
@@ -181,6 +181,9 @@ mod tests {
             context_tokens: None,
             relay: RelayId(1),
             prior: None,
+            carries_on: false,
+            group: None,
+            release: Release::AtOnce,
         };
         dispatcher.handle(Event::ReplicaUp { replica, spec });
         dispatcher.handle(Event::ReplicaReported { replica, report: Report::Ready });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use scheduler::{
-    AttemptId, CancelReason, Class, Effect, ModelId, Prefix, ReplicaId, RequestSpec, SchedulerConfig, TenantId,
+    AttemptId, CancelReason, Carry, Class, Effect, ModelId, Prefix, ReplicaId, RequestSpec, SchedulerConfig, TenantId,
 };
 
 use super::{Dispatcher, Place};
@@ -47,6 +47,7 @@ pub(crate) fn dispatched(place: &Place, attempt: u64, hedge: bool) -> Effect {
         replica: ReplicaId(u32::try_from(attempt).expect("a small number")),
         number: 1,
         hedge,
+        carries_on: false,
     }
 }
 
@@ -61,6 +62,7 @@ pub(crate) fn request() -> RequestSpec {
         prompt_tokens: 10,
         max_output: None,
         stream: true,
+        carry: Carry::Never,
         body_bytes: 100,
         prefix: Prefix::default(),
     }

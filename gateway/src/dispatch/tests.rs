@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use scheduler::{
-    AttemptId, CancelReason, Event, ModelId, Outcome, RelayId, ReplicaId, ReplicaSpec, Report, RouteSet,
+    AttemptId, CancelReason, Event, Left, ModelId, Outcome, RelayId, Release, ReplicaId, ReplicaSpec, Report, RouteSet,
     SchedulerConfig, SoftFailure,
 };
 
@@ -31,6 +31,9 @@ fn pool(replicas: u32) -> Arc<Dispatcher> {
             context_tokens: None,
             relay: RelayId(replica.0),
             prior: None,
+            carries_on: false,
+            group: None,
+            release: Release::AtOnce,
         };
         dispatcher.handle(Event::ReplicaUp { replica, spec });
         dispatcher.handle(Event::ReplicaReported { replica, report: Report::Ready });
@@ -80,9 +83,9 @@ async fn a_whole_answer_counts_though_the_core_has_just_given_its_slot_away() {
     let (grant, others) = (granted(&place).await, granted(&other).await);
     dispatcher.handle(Event::ReplicaRemoved { replica: grant.replica() });
     assert_eq!(dispatcher.requests().len(), 2, "the request waits for the other replica");
-    grant.end(Outcome::Success, true, None);
+    grant.end(Outcome::Success, Left::Closed, None);
     assert_eq!(dispatcher.requests().len(), 1, "it has its answer, and needs no other");
-    others.end(Outcome::Success, true, None);
+    others.end(Outcome::Success, Left::Closed, None);
     assert_eq!((dispatcher.requests().len(), busy(&dispatcher)), (0, 0));
 }
 
@@ -92,12 +95,12 @@ async fn a_failure_says_nothing_about_an_attempt_that_the_core_has_ended() {
     let (place, other) = (dispatcher.submit(request()), dispatcher.submit(request()));
     let (grant, others) = (granted(&place).await, granted(&other).await);
     dispatcher.handle(Event::ReplicaRemoved { replica: grant.replica() });
-    grant.end(Outcome::Soft(SoftFailure::Broken), false, None);
+    grant.end(Outcome::Soft(SoftFailure::Broken), Left::Nothing, None);
     assert_eq!(dispatcher.requests().len(), 2, "the request waits on");
-    others.end(Outcome::Success, true, None);
+    others.end(Outcome::Success, Left::Closed, None);
     let next = granted(&place).await;
     assert_eq!(next.first_token(), Ok(()));
-    next.end(Outcome::Success, true, None);
+    next.end(Outcome::Success, Left::Closed, None);
     assert_eq!((dispatcher.requests().len(), busy(&dispatcher)), (0, 0));
 }
 

@@ -34,6 +34,9 @@ pub enum ChangeError {
     /// Another replica is called that.
     #[error("another replica is called {0:?}")]
     NameTaken(String),
+    /// It is known less well than `registration.min_verification` asks for.
+    #[error("it can't be let in: {0}")]
+    Distrusted(String),
     /// `pool.max_replicas`.
     #[error("the pool is full: pool.max_replicas is {0}")]
     Full(usize),
@@ -70,7 +73,7 @@ pub struct Amendment {
 }
 
 impl Amendment {
-    fn apply(&self, stated: &mut Stated) {
+    pub(super) fn apply(&self, stated: &mut Stated) {
         fn set<T: Clone>(place: &mut T, value: &Option<T>) {
             if let Some(value) = value {
                 place.clone_from(value);
@@ -171,7 +174,8 @@ impl Fleet {
             Some(replica) if stated == before && *replica.label == *name => replica.source,
             _ => source,
         };
-        let new = NewReplica { url: url.to_string(), name, stated: stated.fields(), api_key: stated.secret(), source };
+        let (fields, api_key) = (stated.fields(), stated.secret());
+        let new = NewReplica { url: url.to_string(), name, stated: fields, api_key, source, origin: None };
         let put = self.keep(move |store| store.put_replica(by, new)).await?;
         let returned = known.as_ref().is_some_and(|replica| std::mem::take(&mut replica.past().leaving));
         let changed = put.changed();
@@ -207,7 +211,8 @@ impl Fleet {
         let put = if is_configured(replica.source) {
             let name = amendment.name.unwrap_or_else(|| replica.label.to_string());
             let (stated, api_key) = (stated.fields(), stated.secret());
-            let new = NewReplica { url: url.to_string(), name, stated, api_key, source: ReplicaSource::Admin };
+            let source = ReplicaSource::Admin;
+            let new = NewReplica { url: url.to_string(), name, stated, api_key, source, origin: None };
             self.keep(move |store| store.put_replica(by, new)).await?
         } else {
             let (patch, record) = (amendment.patch(), replica.record);
@@ -256,7 +261,7 @@ impl Fleet {
     }
 
     /// A replica that is not on its way out: of those nothing is kept any more.
-    fn staying(&self, id: ReplicaId) -> Result<Arc<Replica>, ChangeError> {
+    pub(super) fn staying(&self, id: ReplicaId) -> Result<Arc<Replica>, ChangeError> {
         self.replica(id).filter(|replica| !replica.past().leaving).ok_or(ChangeError::Unknown)
     }
 
@@ -287,8 +292,11 @@ impl Fleet {
         let mut view = View::clone(&self.view.load_full());
         view.insert(Arc::clone(&replica));
         // A stated model is known before the replica answers, and also if it never does: "no capacity", not "no model".
-        for name in replica.stated.models.0.keys() {
-            view.models.state(name, clock::unix().as_secs());
+        // Not of what a phone states about itself: that is known as what probes find is, so much and no longer.
+        if is_stated_by_operator(replica.source) {
+            for name in replica.stated.models.0.keys() {
+                view.models.state(name, clock::unix().as_secs());
+            }
         }
         self.view.store(Arc::new(view));
         match known {
@@ -306,7 +314,8 @@ impl Fleet {
     }
 
     fn restated(&self, before: &Replica, now: &Replica) {
-        if before.stated == now.stated && before.label == now.label {
+        let same_door = before.origin.pin == now.origin.pin;
+        if before.stated == now.stated && before.label == now.label && same_door {
             return;
         }
         if before.label != now.label {
@@ -317,6 +326,11 @@ impl Fleet {
         if before.stated.dialect != now.stated.dialect || before.stated.key != now.stated.key {
             now.past().learned = None;
         }
+        // Whoever changed something may have repaired it.
+        if is_stated_by_operator(now.source) {
+            now.past().doubt = None;
+        }
+        self.tell_end(now);
         self.rethink(now);
         self.probe_soon(now.id);
     }
@@ -357,6 +371,7 @@ impl Fleet {
         self.view.store(Arc::new(view));
         replica.endpoint.close_idle();
         self.telemetry.forget_replica(&replica.label);
+        self.telemetry.replica_left(replica.id);
         tracing::info!(replica = &*replica.label, url = %replica.url, "replica removed");
         self.feed.send(replica.id, &replica.label, PoolChange::Removed);
     }
@@ -374,6 +389,11 @@ impl Fleet {
 /// Whether the configuration states replicas of this source.
 pub(super) fn is_configured(source: ReplicaSource) -> bool {
     matches!(source, ReplicaSource::Config | ReplicaSource::Flag)
+}
+
+/// Whether an operator states replicas of this source, and not the phone itself or the chain.
+pub(super) fn is_stated_by_operator(source: ReplicaSource) -> bool {
+    !matches!(source, ReplicaSource::Registration | ReplicaSource::Chain)
 }
 
 /// The shortest name for an address that no other replica has.

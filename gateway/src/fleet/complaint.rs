@@ -3,13 +3,35 @@
 //! Probes know why a phone can't be reached. They do not know why one whose health is fine fails the requests that it is
 //! given: that only its attempts tell. Rejected: the scheduler's reason alone, which is one of ten words.
 
+use scheduler::Limit;
+
 use super::{finding::Finding, pool::Fleet, replica::Replica};
 
 impl Fleet {
     /// What is wrong with a replica: its last probe's finding, or else how its last failed attempt ended.
     pub fn complaint(&self, replica: &Replica) -> Option<String> {
+        let found = self.found(replica);
+        let said = replica.past().said.as_ref().and_then(|said| said.problem.clone());
+        match (found, said) {
+            (Some(found), Some(said)) => Some(format!("{found} (the phone says: {said})")),
+            (None, Some(said)) => Some(format!("the phone says: {said}")),
+            (found, None) => found,
+        }
+    }
+
+    /// What keeps a replica that is well from work: what its phone says about itself, or others who use it.
+    pub fn hindrance(&self, replica: &Replica, foreign: u16) -> Option<String> {
+        let paused = {
+            let past = replica.past();
+            (past.limited.level() == Limit::Paused).then(|| past.limited.reason.clone())
+        };
+        paused.or_else(|| crowded(foreign))
+    }
+
+    fn found(&self, replica: &Replica) -> Option<String> {
         let finding = replica.past().probe.as_ref().map(|probe| probe.finding.clone());
         match finding {
+            Some(Finding::Ready | Finding::TimedOut) if self.is_unproven(replica) => self.quarantine_reason(replica),
             // Silence may mean that it is busy. How its requests fail says more.
             None | Some(Finding::Ready | Finding::TimedOut) => {
                 let outcome = self.telemetry.last_failure(&replica.label);
@@ -21,6 +43,14 @@ impl Fleet {
             Some(finding) => Some(finding.to_string()),
         }
     }
+}
+
+/// What is to be said of a replica that is well, where slots of it work for others.
+fn crowded(foreign: u16) -> Option<String> {
+    (foreign > 0).then(|| {
+        let slots = if foreign == 1 { "a slot is" } else { "slots are" };
+        format!("{foreign} {slots} busy with work that is not ours: who else uses this phone?")
+    })
 }
 
 /// What an attempt's outcome says about its replica; `None` for those that say nothing.

@@ -1,7 +1,7 @@
 //! The engines that phones run, as far as their HTTP differs.
 
-use openai_wire::Route;
-use scheduler::RouteSet;
+use openai_wire::{Engine, Route};
+use scheduler::{Release, RouteSet};
 
 /// How a replica speaks. Stated by the operator, or found by the first probe and remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,6 +60,33 @@ impl Dialect {
             Self::Mnn | Self::Laya => false,
         }
     }
+
+    /// What to expect of the answers it writes. `mnncli` states constants for token counts; neither server of MNN looks at
+    /// `max_tokens` or `stop`.
+    pub const fn engine(self) -> Engine {
+        Engine { counts: !matches!(self, Self::Mnn), obeys: !matches!(self, Self::Mnn | Self::MnnApp) }
+    }
+
+    /// Whether it writes its text as a stream, if it writes text at all.
+    pub const fn streams(self) -> bool {
+        !matches!(self, Self::Laya)
+    }
+
+    /// When the slot of broken-off work is free again. The servers of MNN don't notice that nobody waits; of the others only
+    /// llama-server can be asked, unless its list of slots is switched off.
+    pub const fn release(self, lists_slots: bool) -> Release {
+        match self {
+            Self::LlamaServer if lists_slots => Release::Shown,
+            Self::Mnn | Self::MnnApp => Release::RunsOn,
+            Self::LlamaServer | Self::Qvac | Self::Laya | Self::OpenAi => Release::AtOnce,
+        }
+    }
+
+    /// Whether it says on request how far it has read a prompt (`return_progress`). The others are not asked: what a strict
+    /// engine does with a field that it does not know is its own affair.
+    pub const fn reads_progress(self) -> bool {
+        matches!(self, Self::LlamaServer)
+    }
 }
 
 /// A set of routes, as the scheduler has it.
@@ -98,7 +125,24 @@ mod tests {
     }
 
     #[test]
+    fn cancels_are_believed_only_of_engines_that_can_neither_be_asked_nor_are_known_to_run_on() {
+        let release = |dialect: Dialect| dialect.release(true);
+        assert_eq!(Dialect::ALL.map(release).iter().filter(|release| **release == Release::AtOnce).count(), 3);
+        assert_eq!((release(Dialect::LlamaServer), release(Dialect::Mnn)), (Release::Shown, Release::RunsOn));
+        assert_eq!(Dialect::LlamaServer.release(false), Release::AtOnce);
+    }
+
+    #[test]
+    fn an_engine_that_states_constants_is_not_trusted_with_counts() {
+        let counts: Vec<_> = Dialect::ALL.into_iter().filter(|dialect| !dialect.engine().counts).collect();
+        let disobeys: Vec<_> = Dialect::ALL.into_iter().filter(|dialect| !dialect.engine().obeys).collect();
+        assert_eq!(counts, [Dialect::Mnn]);
+        assert_eq!(disobeys, [Dialect::Mnn, Dialect::MnnApp]);
+    }
+
+    #[test]
     fn an_engine_without_text_is_never_given_a_chat() {
+        assert!(!Dialect::Laya.streams());
         assert!(!Dialect::Laya.routes().contains(position(Route::ChatCompletions)));
         assert_eq!(route_names(Dialect::Laya.routes()), [Route::SystemOne.name()]);
     }

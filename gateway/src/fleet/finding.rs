@@ -96,10 +96,15 @@ impl From<Failure> for Finding {
             Failure::Tls(_) => {
                 "the TLS handshake breaks off: the relay has no phone of this name; is it on, and its app open?".into()
             }
+            Failure::OtherKey => {
+                "its certificate carries another key than the chain says: somebody else answers under its \
+                 name, or it was given the deployment anew and the chain has not said so yet"
+                    .into()
+            }
             Failure::TlsTimeout => {
                 "silence in the TLS handshake: the phone has lost its network, or two phones share this name".into()
             }
-            Failure::BeforeHead(_) => {
+            Failure::BeforeHead(_) | Failure::Stale(_) => {
                 "the connection closes without an answer: the tunnel is up, the engine is not; is its app open?".into()
             }
             Failure::InBody(_) => "its answer breaks off; restart the phone's app if it stays so".into(),

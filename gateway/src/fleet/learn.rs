@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use scheduler::{Event, ModelId};
+use scheduler::{Event, GroupId, ModelId, ReplicaId};
 
 use super::{
     dialect::Dialect,
@@ -12,21 +12,27 @@ use super::{
     probe::{Learned, Probed},
     replica::{DEFAULT_SLOTS, Facts, Replica, ServedModel},
 };
-use crate::clock;
+use crate::{clock, telemetry::Upkeep};
 
 impl Fleet {
     /// Takes in a probe's outcome. What the phone says may contradict what the operator stated: the finding returned is
     /// the one that counts.
     pub(super) async fn take_in(&self, replica: &Arc<Replica>, probed: Probed) -> Finding {
-        let Probed { finding, dialect, learned } = probed;
+        let Probed { finding, dialect, learned, .. } = probed;
         let _changing = self.change.lock().await;
         // It may have been restated, or be gone, since the question was sent.
         let Some(replica) = self.replica(replica.id) else { return finding };
         match learned {
-            Some(learned) => {
-                let known = self.know(&replica, dialect, &learned);
-                replica.past().learned = Some(learned);
-                known.unwrap_or(finding)
+            Some(mut learned) => {
+                {
+                    let mut past = replica.past();
+                    match past.learned.as_ref().filter(|before| before.is_same_engine(&learned)) {
+                        Some(before) => learned.carries_on = before.carries_on,
+                        None => past.tried = false,
+                    }
+                    past.learned = Some(learned.clone());
+                }
+                self.know(&replica, dialect, &learned).unwrap_or(finding)
             }
             None => {
                 let facts = replica.facts();
@@ -40,6 +46,38 @@ impl Fleet {
                 }
             }
         }
+    }
+
+    /// Takes in what a trial has shown of the engine that was `learned` then; `None`: it did not say.
+    pub(super) async fn take_in_trial(&self, id: ReplicaId, learned: &Learned, carries_on: Option<bool>) {
+        let _changing = self.change.lock().await;
+        let Some(replica) = self.replica(id) else { return };
+        {
+            let mut past = replica.past();
+            match &mut past.learned {
+                Some(now) if now.is_same_engine(learned) => now.carries_on = carries_on,
+                // Another engine has moved in meanwhile.
+                _ => return,
+            }
+            past.tried = true;
+        }
+        self.rethink(&replica);
+        // What it has shown stands for those of its group that have had no time for a trial.
+        let group = learned.group.filter(|_| carries_on.is_some());
+        for other in self.replicas().iter().filter(|other| group.is_some() && other.facts().group == group) {
+            let is_open = other.past().learned.as_ref().is_some_and(|learned| learned.carries_on.is_none());
+            if is_open {
+                self.rethink(other);
+            }
+        }
+    }
+
+    /// Whether those of a group carry answers on; `None` until one of them was tried.
+    fn group_carries_on(&self, group: GroupId) -> Option<bool> {
+        let view = self.view.load();
+        let alike = view.replicas.values().filter(|other| other.facts().group == Some(group));
+        let shown = alike.filter_map(|other| other.past().learned.as_ref()?.carries_on);
+        shown.reduce(|all, one| all && one)
     }
 
     /// Works out the facts anew from what the last full probe learned; for a change of names or statements.
@@ -63,6 +101,7 @@ impl Fleet {
             Err(not_served) => (Vec::new(), Some(Finding::NotServed(not_served))),
         };
         replica.past().mismatch = mismatch.clone();
+        let own = has_carried_on(replica, dialect, learned);
         let facts = Facts {
             dialect,
             build: learned.build.clone(),
@@ -71,6 +110,11 @@ impl Fleet {
             slots: learned.slots.unwrap_or(DEFAULT_SLOTS),
             context_tokens: learned.context_tokens,
             parameters: learned.parameters,
+            lists_slots: learned.lists_slots,
+            group: learned.group,
+            carries_on: own.or_else(|| self.group_carries_on(learned.group?)).unwrap_or(false),
+            has_carried_on: own,
+            keeps_streams: learned.keeps_streams,
         };
         if *replica.facts() != facts {
             replica.set_facts(facts);
@@ -119,14 +163,27 @@ impl Fleet {
         Ok(models)
     }
 
-    /// Tells the scheduler what the replica is like now, if that is news.
+    /// Tells the scheduler what the replica is like now, if that is news, and the books what it costs.
     pub(super) fn tell(&self, replica: &Replica) {
+        let upkeep = Upkeep {
+            price: replica.price(),
+            models: replica.facts().models.iter().map(|model| Arc::clone(&model.name)).collect(),
+            takes_work: replica.takes_work(),
+        };
+        self.telemetry.replica_kept(replica.id, upkeep);
         let spec = replica.spec(self.kept_speeds.load().get(&replica.record));
         let news = replica.past().told.replace(spec.clone()).is_none_or(|told| told != spec);
         if news {
             self.dispatcher.handle(Event::ReplicaUp { replica: replica.id, spec });
         }
     }
+}
+
+/// Whether it carries answers on, as it has shown itself.
+fn has_carried_on(replica: &Replica, dialect: Option<Dialect>, learned: &Learned) -> Option<bool> {
+    // Others have no way of being asked to. Neither is one able that does not say; but it is asked again.
+    let silent = dialect != Some(Dialect::LlamaServer) || replica.past().tried && learned.carries_on.is_none();
+    learned.carries_on.or(silent.then_some(false))
 }
 
 /// The models of all replicas, up or not, and those of one that is being read.

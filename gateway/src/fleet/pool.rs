@@ -15,6 +15,8 @@ use store::{Speed, Store};
 use tokio::sync::{Notify, broadcast};
 
 use super::{
+    announce::{Arrivals, Assignment},
+    endings::Deployment,
     feed::{Feed, PoolEvent},
     models::{ModelRef, Models},
     naming::Naming,
@@ -23,9 +25,9 @@ use super::{
 };
 use crate::{
     clock,
-    config::{Config, Health},
+    config::{Config, Health, Quarantine, Registration, Reports},
     dispatch::Dispatcher,
-    telemetry::{PoolSample, QueueSample, ReplicaSample, Telemetry, WaitSample},
+    telemetry::{DeploymentSample, Level, PoolSample, QueueSample, ReplicaSample, Telemetry, WaitSample},
     upstream::Upstream,
 };
 
@@ -40,6 +42,10 @@ pub struct Fleet {
     pub(super) settings: ArcSwap<Settings>,
     /// Measured before the last restart, by number in the store.
     pub(super) kept_speeds: ArcSwap<BTreeMap<u32, Speed>>,
+    /// What the chain says about keys.
+    pub(super) assignments: ArcSwap<BTreeMap<String, Assignment>>,
+    /// How many changes phones may still make by themselves.
+    pub(super) arrivals: Mutex<Arrivals>,
     /// Held while the pool is changed.
     pub(super) change: tokio::sync::Mutex<()>,
     /// There is something in `urgent`.
@@ -57,6 +63,11 @@ pub(super) struct Settings {
     pub(super) rules: UrlRules,
     pub(super) max_replicas: usize,
     pub(super) health: Health,
+    pub(super) registration: Registration,
+    pub(super) quarantine: Quarantine,
+    pub(super) reports: Reports,
+    pub(super) drain_before_end: Duration,
+    pub(super) forget_ended_after: Duration,
     /// Unused connections are closed after this.
     pub(super) idle: Duration,
     pub(super) naming: Naming,
@@ -68,6 +79,11 @@ impl Settings {
             rules: UrlRules::from(&config.pool),
             max_replicas: config.pool.max_replicas,
             health: config.health.clone(),
+            registration: config.registration.clone(),
+            quarantine: config.quarantine.clone(),
+            reports: config.reports.clone(),
+            drain_before_end: config.pool.drain_before_end,
+            forget_ended_after: config.pool.forget_ended_after,
             idle: config.pool.idle,
             naming: Naming::new(&config.models),
         }
@@ -137,6 +153,8 @@ impl Fleet {
             view: ArcSwap::from_pointee(view),
             settings: ArcSwap::from_pointee(settings),
             kept_speeds: ArcSwap::default(),
+            assignments: ArcSwap::default(),
+            arrivals: Mutex::default(),
             change: tokio::sync::Mutex::new(()),
             wake: Notify::new(),
             heard: Notify::new(),
@@ -255,6 +273,35 @@ impl Fleet {
         self.feed.subscribe()
     }
 
+    /// The last pool changes with a larger number than `after`, at most `limit`, the oldest first.
+    pub fn recent_events(&self, after: u64, limit: usize) -> Vec<PoolEvent> {
+        self.feed.since(after, limit)
+    }
+
+    /// The names of relays, for their numbers: what stands between us and the replicas, as `acu.run:443`.
+    pub fn relay_names(&self, wanted: &[RelayId]) -> Vec<String> {
+        if wanted.is_empty() {
+            return Vec::new();
+        }
+        let relays = self.relays.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut names: Vec<_> =
+            relays.iter().filter(|(_, id)| wanted.contains(id)).map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    /// How full the pool is now, for the history.
+    pub fn level(&self) -> Level {
+        let snapshot = self.dispatcher.snapshot();
+        let mut level = Level { queued: snapshot.queued.values().sum(), ..Level::default() };
+        for replica in &snapshot.replicas {
+            level.ready += usize::from(replica.state == ReplicaState::Ready);
+            level.busy += replica.running.len();
+            level.slots += if replica.state.takes_work() { usize::from(replica.usable_slots) } else { 0 };
+        }
+        level
+    }
+
     /// What the gauges show.
     pub fn sample(&self) -> PoolSample {
         let snapshot = self.dispatcher.snapshot();
@@ -271,8 +318,10 @@ impl Fleet {
             waits: wait_samples(&view, &snapshot),
             decisions: Decision::ALL.into_iter().map(Decision::name).zip(snapshot.decisions).collect(),
             retries_in_flight: snapshot.retries_in_flight,
+            deployments: deployment_samples(self.deployments(), now),
             oldest_queued_s: oldest_queued,
             oldest_running_s: oldest_running,
+            ..PoolSample::default()
         }
     }
 
@@ -305,12 +354,24 @@ fn replica_samples(view: &View, snapshot: &Snapshot, now: u64) -> Vec<ReplicaSam
             state: state.state.name(),
             slots: state.usable_slots.into(),
             busy: u32::try_from(state.running.len()).unwrap_or(u32::MAX),
+            lingering: state.lingering.into(),
+            foreign: state.foreign.into(),
             prefill_rate: state.prefill_rate,
             decode_rate: state.decode_rate,
             expiry_s: replica.stated.expires_at.map(|at| at as f64 - now as f64),
+            limits: replica.past().limited.causes().map(|(cause, limit)| (cause.name(), limit)).collect(),
         })
     };
     snapshot.replicas.iter().filter_map(sample).collect()
+}
+
+fn deployment_samples(deployments: Vec<Deployment>, now: u64) -> Vec<DeploymentSample> {
+    let sample = |deployment: Deployment| DeploymentSample {
+        name: deployment.name,
+        slots: deployment.slots,
+        left_s: deployment.ends_at.map(|end| end as f64 - now as f64),
+    };
+    deployments.into_iter().map(sample).collect()
 }
 
 fn queue_samples(view: &View, snapshot: &Snapshot) -> Vec<QueueSample> {

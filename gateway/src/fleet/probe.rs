@@ -2,21 +2,28 @@
 //!
 //! The engine is found out once ([`detect`](Prober::detect)) and asked in its own way from then on; an answer that it
 //! never gives makes the next probe find out anew. A *light* probe asks one question that costs the phone nothing and
-//! never waits for a slot; only a phone without work of ours is asked for more.
+//! never waits for a slot; only a phone without work of ours is asked for more. None of it takes a slot: what does is left to
+//! `trial`, so that a phone takes work before.
 
 use std::time::Duration;
 
 use openai_wire::Route;
-use scheduler::RouteSet;
+use scheduler::{GroupId, RouteSet, Timestamp};
 
 use super::{
     answer::Answer,
     dialect::{Dialect, routes},
     finding::Finding,
+    group::group,
     listing::{Listing, llama_context, read_listing},
     naming::Reported,
+    resumable,
+    slots::{Seen, busy},
 };
-use crate::upstream::{Endpoint, Upstream};
+use crate::{
+    clock,
+    upstream::{Endpoint, Upstream},
+};
 
 /// Slots that a replica is believed to have. Phones have 1 to 4, and work goes where most is free: one that claims tens of
 /// thousands would draw the whole pool's. A server that really has more has them stated.
@@ -37,6 +44,8 @@ pub struct Question<'a> {
     pub models_stated: bool,
     /// Ask for models, slots and routes as well, not only whether it is well.
     pub full: bool,
+    /// Its slots are not looked at before this.
+    pub slots_from: Timestamp,
     /// For each answer.
     pub limit: Duration,
 }
@@ -56,6 +65,21 @@ pub struct Learned {
     pub build: Option<String>,
     /// Parameters of its largest model, if the engine counts them.
     pub parameters: Option<u64>,
+    /// Its list of slots says which of them work.
+    pub lists_slots: bool,
+    /// The replicas that write the same answers.
+    pub group: Option<GroupId>,
+    /// Whether it can carry on an answer that another has begun. No probe asks that: `None` until a trial has shown it.
+    pub carries_on: Option<bool>,
+    /// It keeps what it streams.
+    pub keeps_streams: bool,
+}
+
+impl Learned {
+    /// Whether both are of one build with the same models: what one can do, the other can.
+    pub fn is_same_engine(&self, other: &Self) -> bool {
+        self.build == other.build && self.models == other.models
+    }
 }
 
 /// The outcome of one probe.
@@ -67,15 +91,17 @@ pub struct Probed {
     pub dialect: Option<Dialect>,
     /// What a full probe learned.
     pub learned: Option<Learned>,
+    /// How many of its slots worked, if it was asked for that.
+    pub seen: Option<Seen>,
 }
 
 impl Probed {
     fn of(dialect: Option<Dialect>, finding: Finding) -> Self {
-        Self { finding, dialect, learned: None }
+        Self { finding, dialect, learned: None, seen: None }
     }
 
     fn learned(dialect: Dialect, learned: Learned) -> Self {
-        Self { finding: Finding::Ready, dialect: Some(dialect), learned: Some(learned) }
+        Self { finding: Finding::Ready, dialect: Some(dialect), learned: Some(learned), seen: None }
     }
 }
 
@@ -116,14 +142,15 @@ impl Prober<'_> {
 
     /// Asks an engine in its own way.
     async fn ask(&self, dialect: Dialect) -> Probed {
+        let mut seen = None;
         let result = match dialect {
-            Dialect::LlamaServer => self.ask_llama().await,
+            Dialect::LlamaServer => self.ask_llama(&mut seen).await,
             Dialect::Qvac => self.ask_qvac().await,
             Dialect::Laya => self.ask_laya().await,
             Dialect::Mnn | Dialect::MnnApp | Dialect::OpenAi => self.ask_list(dialect).await,
         };
         match result {
-            Ok(Some(learned)) => Probed::learned(dialect, learned),
+            Ok(Some(learned)) => Probed { seen, ..Probed::learned(dialect, learned) },
             Ok(None) => Probed::of(Some(dialect), Finding::Ready),
             Err(finding) => Probed::of(Some(dialect), finding),
         }
@@ -168,7 +195,7 @@ impl Prober<'_> {
         }
     }
 
-    async fn ask_llama(&self) -> Step<Option<Learned>> {
+    async fn ask_llama(&self, seen: &mut Option<Seen>) -> Step<Option<Learned>> {
         let health = self.get("/health").await?;
         check_llama(&health)?;
         if !self.question.full {
@@ -183,11 +210,14 @@ impl Prober<'_> {
         }
         let props = self.get("/props").await?;
         let props = props.ok();
-        let number = |name| props.and_then(|props| props.get(name)).and_then(serde_json::Value::as_u64);
-        let slots = match number("total_slots") {
-            Some(slots) => Some(slots),
-            None => self.count_slots().await?,
-        };
+        tokio::time::sleep_until(clock::instant(self.question.slots_from)).await;
+        let asked = clock::now();
+        let slots = self.get("/slots").await?;
+        *seen = busy(&slots).map(|busy| Seen { busy, asked });
+        let group = props.zip(list.ok()).and_then(|(props, list)| group(props, list));
+        // `/props` is switched off in some builds; the list of slots then says how many there are.
+        let total = props.and_then(|props| props.get("total_slots")?.as_u64());
+        let slots = total.or_else(|| Some(slots.ok()?.as_array()?.len() as u64));
         Ok(Some(Learned {
             routes: self.llama_routes().await?,
             slots: slots
@@ -199,13 +229,16 @@ impl Prober<'_> {
                 .map(|text| super::answer::printable(text, 64)),
             models: listing.models,
             parameters: listing.parameters,
+            lists_slots: seen.is_some(),
+            group,
+            carries_on: None,
+            keeps_streams: self.keeps_streams().await,
         }))
     }
 
-    /// `/props` is switched off in some builds; the list of slots then says how many there are.
-    async fn count_slots(&self) -> Step<Option<u64>> {
-        let slots = self.get("/slots").await?;
-        Ok(slots.ok().and_then(serde_json::Value::as_array).map(|slots| slots.len() as u64))
+    async fn keeps_streams(&self) -> bool {
+        let Question { endpoint, key, limit, .. } = self.question;
+        resumable::ask(self.upstream, endpoint, key, limit).await
     }
 
     /// Which of the routes that depend on the build and the model there are. An empty request is refused by a route

@@ -11,7 +11,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::*;
+use super::{super::carry, *};
 use crate::config::Pool;
 
 const LLAMA_LIST: &str = r#"{"models":[],"object":"list","data":[{"id":"/m/Tiny.gguf","aliases":[],"object":"model","owned_by":"llamacpp","meta":{"n_ctx":2048}}]}"#;
@@ -55,6 +55,7 @@ impl Engine {
             dialect_stated: false,
             models_stated: false,
             full: true,
+            slots_from: Timestamp::ZERO,
             limit: Duration::from_secs(5),
         }
     }
@@ -71,13 +72,19 @@ impl Engine {
 /// One connection, one answer.
 async fn answer(mut stream: TcpStream, answers: &Answers, heard: &Mutex<Vec<String>>) {
     let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") && !head.ends_with(b"\r\n\r\n{}") {
+    while !head.ends_with(b"\r\n\r\n") {
         match stream.read_u8().await {
             Ok(byte) => head.push(byte),
             Err(_) => return,
         }
     }
     let head = String::from_utf8(head).unwrap();
+    let length =
+        head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    if stream.read_exact(&mut body).await.is_err() {
+        return;
+    }
     let path = head.split(' ').nth(1).unwrap();
     heard.lock().unwrap().push(format!("{} {path}", head.split(' ').next().unwrap()));
     let (status, body) = answers.get(path).copied().unwrap_or(NOT_FOUND);
@@ -136,6 +143,51 @@ async fn a_light_probe_asks_for_health_alone() {
     let question = Question { full: false, dialect: Some(Dialect::LlamaServer), ..engine.question() };
     assert_eq!(probe(&upstream(), question).await.finding, Finding::Ready);
     assert_eq!(engine.asked(), ["GET /health"]);
+}
+
+const SLOTS: &str = r#"[{"id":0,"is_processing":true},{"id":1,"is_processing":false},{"id":2,"is_processing":false}]"#;
+const IDLE: &str = r#"[{"id":0,"is_processing":false}]"#;
+const ANSWER: &str = "data: {\"choices\":[{\"finish_reason\":\"length\",\"index\":0,\"delta\":{\"content\":\" three,\"}}]}\n\ndata: [DONE]\n\n";
+const CHAT: &str = "/v1/chat/completions";
+
+#[tokio::test]
+async fn a_list_of_slots_says_what_works_and_that_cancels_can_be_seen() {
+    let probed = Engine::start(&with(llama(), "/slots", (200, SLOTS))).await.probe().await;
+    assert_eq!(probed.seen.map(|seen| seen.busy), Some(1));
+    assert!(probed.learned.unwrap().lists_slots);
+    let without = Engine::start(&with(llama(), "/slots", (501, UNSUPPORTED))).await.probe().await;
+    assert_eq!((without.finding, without.seen), (Finding::Ready, None));
+    assert!(!without.learned.unwrap().lists_slots);
+}
+
+/// Asks the engine to carry on, as a trial does.
+async fn carries_on(engine: &Engine) -> Option<bool> {
+    carry::ask(&upstream(), &engine.endpoint, Some("k"), "tiny", Duration::from_secs(5)).await
+}
+
+#[tokio::test]
+async fn an_engine_that_would_begin_anew_does_not_carry_on_though_it_answers() {
+    let anew = (200, r#"{"prompt":"user: Count\nassistant: one, two,\nassistant:"}"#);
+    let engine = Engine::start(&with(with(llama(), "/apply-template", anew), CHAT, (200, ANSWER))).await;
+    assert_eq!(carries_on(&engine).await, Some(false));
+    assert_eq!(engine.asked(), ["POST /apply-template"], "what costs it nothing has told");
+}
+
+#[tokio::test]
+async fn an_engine_that_refuses_to_carry_on_does_not_and_one_that_says_nothing_is_not_known() {
+    for (answer, expected) in
+        [((200, ANSWER), Some(true)), ((400, NO_INPUT), Some(false)), ((503, LOADING), None), ((200, "{}"), None)]
+    {
+        let engine = Engine::start(&with(llama(), CHAT, answer)).await;
+        assert_eq!(carries_on(&engine).await, expected, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn no_probe_asks_for_anything_that_takes_a_slot() {
+    let engine = Engine::start(&with(with(llama(), "/slots", (200, IDLE)), CHAT, (200, ANSWER))).await;
+    assert_eq!(engine.probe().await.learned.unwrap().carries_on, None);
+    assert!(!engine.asked().iter().any(|asked| asked.ends_with(CHAT)), "{:?}", engine.asked());
 }
 
 #[tokio::test]

@@ -58,7 +58,8 @@ impl Fleet {
                 store.replicas()
             })
             .await?;
-        self.settings.store(Arc::new(settings));
+        let quarantined = self.settings.swap(Arc::new(settings)).quarantine.of;
+        self.vouch_for_serving(quarantined);
         self.configure_models();
         let done = self.follow(&records);
         if done != Reconciled::default() {
@@ -160,6 +161,7 @@ fn plan(settings: &Settings, configured: &[StatedReplica], records: &[ReplicaRec
             stated: stated.fields(),
             api_key: stated.secret(),
             source: ReplicaSource::Config,
+            origin: None,
         };
         if !record.is_some_and(|record| says_the_same(record, &new)) {
             plan.put.push(new);
@@ -216,6 +218,8 @@ mod tests {
             api_key: None,
             drained: false,
             source,
+            origin: store::Origin::default(),
+            proven: None,
             created: UnixMillis(0),
             updated: UnixMillis(0),
         }

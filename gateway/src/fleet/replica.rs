@@ -10,13 +10,22 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use scheduler::{ChangeReason, ModelId, Rates, RelayId, ReplicaId, ReplicaSpec, ReplicaState, RouteSet};
-use store::{ReplicaRecord, ReplicaSecret, ReplicaSource, Speed, StatedFields};
+use scheduler::{
+    ChangeReason, GroupId, Limit, ModelId, Rates, RelayId, Release, ReplicaId, ReplicaSpec, ReplicaState, RouteSet,
+    Timestamp,
+};
+use store::{Origin, ReplicaRecord, ReplicaSecret, ReplicaSource, Speed, StatedFields};
+use tokio::sync::Notify;
 
-use super::{dialect::Dialect, finding::Finding, prior::prior, probe::Learned, url::ReplicaUrl};
+use super::{
+    announce::Said, dialect::Dialect, finding::Finding, limits::Limited, prior::prior, probe::Learned,
+    quarantine::Doubt, report::Reported, url::ReplicaUrl,
+};
 use crate::{
+    clock,
     config::{Moment, Secret, StatedModels, StatedReplica},
-    upstream::Endpoint,
+    telemetry::Price,
+    upstream::{Endpoint, Pin},
 };
 
 /// State changes kept per replica: enough to see a pattern, few enough for 5,000 replicas.
@@ -133,6 +142,16 @@ pub struct Facts {
     pub context_tokens: Option<u32>,
     /// Parameters of its largest model, if the engine counts them.
     pub parameters: Option<u64>,
+    /// Its list of slots says which of them work.
+    pub lists_slots: bool,
+    /// The replicas that write the same answers.
+    pub group: Option<GroupId>,
+    /// It can carry on an answer that another replica has begun: as it has shown, or others of its group.
+    pub carries_on: bool,
+    /// The same as it has shown itself; `None` until it was tried.
+    pub has_carried_on: Option<bool>,
+    /// It keeps what it streams, so that a lost stream can be read on.
+    pub keeps_streams: bool,
 }
 
 /// A change of state.
@@ -176,8 +195,28 @@ pub struct Past {
     pub leaving: bool,
     /// Milliseconds since 1970 when it came.
     pub added_ms: u64,
-    /// What the last full probe learned.
+    /// When it last said anything by itself.
+    pub heard_ms: Option<u64>,
+    /// When it last answered a probe; before the first one, when this process began.
+    pub reached_ms: u64,
+    /// It sends heartbeats.
+    pub beats: bool,
+    /// What it said last, beside where it is.
+    pub said: Option<Said>,
+    /// How it is, as it said last.
+    pub report: Option<Reported>,
+    /// What the last full probe learned, and a trial since.
     pub(super) learned: Option<Learned>,
+    /// A trial of this engine has ended, with or without an answer.
+    pub(super) tried: bool,
+    /// How much may be asked of it, by its last report.
+    pub limited: Limited,
+    /// Why it has not proved itself yet, after a test question.
+    pub(super) doubt: Option<Doubt>,
+    /// It was in service when more replicas came to need a proof.
+    pub(super) vouched: bool,
+    /// When the scheduler believes that it goes away.
+    pub(super) ends: Option<Timestamp>,
     /// Why what was learned does not fit what is stated.
     pub(super) mismatch: Option<Finding>,
     /// What the scheduler was told last.
@@ -185,15 +224,25 @@ pub struct Past {
 }
 
 impl Past {
-    fn new(now_ms: u64) -> Self {
+    fn new(added_ms: u64, heard_ms: Option<u64>) -> Self {
         Self {
             state: ReplicaState::Joining,
             history: VecDeque::new(),
             probe: None,
             draining: false,
             leaving: false,
-            added_ms: now_ms,
+            added_ms,
+            heard_ms,
+            reached_ms: clock::unix_ms(),
+            beats: false,
+            said: None,
+            report: None,
+            limited: Limited::default(),
+            doubt: None,
+            vouched: false,
+            ends: None,
             learned: None,
+            tried: false,
             mismatch: None,
             told: None,
         }
@@ -202,6 +251,25 @@ impl Past {
     /// How fast the scheduler was told to think it, until it has measured.
     pub fn assumed(&self) -> Option<Rates> {
         self.told.as_ref()?.prior
+    }
+
+    /// It said something by itself.
+    pub(super) fn hear(&mut self, now_ms: u64) {
+        self.heard_ms = self.heard_ms.max(Some(now_ms));
+    }
+
+    /// When it was last heard of or reached.
+    pub(super) fn last_sign(&self) -> u64 {
+        self.reached_ms.max(self.heard_ms.unwrap_or_default())
+    }
+
+    /// It is at another address, where another engine may run; what happened so far stays.
+    pub(super) fn begin_anew(&mut self, now_ms: u64) {
+        self.hear(now_ms);
+        self.reached_ms = now_ms;
+        (self.learned, self.tried, self.mismatch) = (None, false, None);
+        (self.probe, self.said, self.report) = (None, None, None);
+        (self.doubt, self.vouched) = (None, false);
     }
 
     /// Notes a change of state; the oldest is forgotten.
@@ -235,10 +303,27 @@ pub struct Replica {
     pub source: ReplicaSource,
     /// What the operator says.
     pub stated: Stated,
+    /// Who it is.
+    pub origin: Origin,
+    /// When it proved itself at this address, in milliseconds since 1970; `None`: not yet.
+    pub proven_ms: Option<u64>,
     /// What it is reached through.
     pub relay: RelayId,
     facts: Arc<ArcSwap<Facts>>,
     past: Arc<Mutex<Past>>,
+    /// Work is about to be sent to it.
+    pub(super) work: Arc<Notify>,
+}
+
+/// A replica's connections, which accept nothing but the pinned key if there is one.
+fn endpoint(url: &ReplicaUrl, origin: &Origin) -> Arc<Endpoint> {
+    let endpoint = Endpoint::new(url.tls(), &url.host(), url.port());
+    // What is no pin fits no key: a replica that is to be pinned is never asked without.
+    let pin = origin.pin.as_ref().map(|pin| pin.parse().unwrap_or(Pin::NOBODY));
+    Arc::new(match pin {
+        Some(pin) => endpoint.pinned(pin),
+        None => endpoint,
+    })
 }
 
 impl Replica {
@@ -249,14 +334,17 @@ impl Replica {
             id: ReplicaId(record.id),
             record: record.id,
             label: record.name.as_str().into(),
-            endpoint: Arc::new(Endpoint::new(url.tls(), &url.host(), url.port())),
+            endpoint: endpoint(&url, &record.origin),
             url,
             key: stated.key.clone(),
             source: record.source,
             stated,
+            origin: record.origin.clone(),
+            proven_ms: record.proven.map(|at| at.0),
             relay,
             facts: Arc::new(ArcSwap::from_pointee(facts)),
-            past: Arc::new(Mutex::new(Past::new(record.created.0))),
+            past: Arc::new(Mutex::new(Past::new(record.created.0, record.origin.announced.map(|at| at.0)))),
+            work: Arc::default(),
         }
     }
 
@@ -268,14 +356,33 @@ impl Replica {
             record: record.id,
             label: if *self.label == *record.name { Arc::clone(&self.label) } else { record.name.as_str().into() },
             url: self.url.clone(),
-            endpoint: Arc::clone(&self.endpoint),
+            // Another key opens another door: what is open was verified for the one before.
+            endpoint: if record.origin.pin == self.origin.pin {
+                Arc::clone(&self.endpoint)
+            } else {
+                endpoint(&self.url, &record.origin)
+            },
             key: stated.key.clone(),
             source: record.source,
             stated,
+            origin: record.origin.clone(),
+            proven_ms: record.proven.map(|at| at.0),
             relay: self.relay,
             facts: Arc::clone(&self.facts),
             past: Arc::clone(&self.past),
+            work: Arc::clone(&self.work),
         }
+    }
+
+    /// The same replica at another address: its facts and past are shared, its connections are not.
+    pub(super) fn moved(&self, record: &ReplicaRecord, url: ReplicaUrl, relay: RelayId) -> Self {
+        let endpoint = endpoint(&url, &record.origin);
+        Self { endpoint, url, relay, ..self.restated(record) }
+    }
+
+    /// Says that a client's request is about to be sent to it: what we try there for ourselves ends.
+    pub fn work_comes(&self) {
+        self.work.notify_waiters();
     }
 
     /// What is known now.
@@ -307,6 +414,11 @@ impl Replica {
         self.key.as_ref().map(Secret::reveal)
     }
 
+    /// The replicas that write the same answers as it does, as the scheduler was told; `None` until that is known.
+    pub fn group(&self) -> Option<GroupId> {
+        self.past().told.as_ref()?.group
+    }
+
     /// What happened so far. Held only to read or write it: never across an await.
     pub fn past(&self) -> MutexGuard<'_, Past> {
         // Plain data, valid after every assignment.
@@ -315,7 +427,9 @@ impl Replica {
 
     /// Whether the scheduler gives it work, as far as its last change says.
     pub fn takes_work(&self) -> bool {
-        matches!(self.past().state, ReplicaState::Ready | ReplicaState::Suspect | ReplicaState::Probation)
+        let past = self.past();
+        let serves = matches!(past.state, ReplicaState::Ready | ReplicaState::Suspect | ReplicaState::Probation);
+        serves && past.limited.level() != Limit::Paused
     }
 
     /// Whether it can be counted on: it takes work, and is not in doubt for longer than a probe needs to clear that up. A
@@ -323,10 +437,18 @@ impl Replica {
     pub(super) fn is_sound(&self, now_ms: u64) -> bool {
         let past = self.past();
         match past.state {
+            _ if past.limited.level() == Limit::Paused => false,
             ReplicaState::Ready | ReplicaState::Probation => true,
             ReplicaState::Suspect => past.history.back().is_some_and(|last| now_ms < last.at_ms + LONG_DOUBT_MS),
             _ => false,
         }
+    }
+
+    /// What it costs, as far as that is stated.
+    pub fn price(&self) -> Price {
+        let slots = self.stated.slots.unwrap_or(self.facts.load().slots).max(1);
+        let deployment = self.origin.deployment.as_deref().map(Arc::from);
+        Price { acu_per_day: self.stated.cost_acu_per_day, slots, deployment }
     }
 
     /// As the scheduler sees it; `kept` is how fast it was before a restart.
@@ -339,6 +461,9 @@ impl Replica {
             context_tokens: self.stated.context_tokens.or(facts.context_tokens),
             relay: self.relay,
             prior: prior(&self.stated, kept, &facts),
+            carries_on: facts.carries_on,
+            group: facts.group,
+            release: self.dialect().map_or(Release::AtOnce, |dialect| dialect.release(facts.lists_slots)),
         }
     }
 }

@@ -3,17 +3,29 @@
 //! [`Exchange::drive`] is how everything waits: it polls what is waited for, watches whether the client is still there, and
 //! keeps a stream warm, in one future. When the client leaves, what was waited for is dropped, and with it the place in
 //! the queue, the slot, and the connection to the phone.
+//!
+//! A request that can be joined (`joining`) has no connection of its own: its exchange writes to a tape that clients read. To
+//! the stages it is an exchange like any other, whose client leaves when nobody has read for too long. A line of a batch has
+//! nobody who waits at all: its exchange keeps the answer.
 
 use std::{net::IpAddr, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderName, HeaderValue, header, request::Parts};
 use pingora::{http::ResponseHeader, protocols::http::ServerSession};
-use scheduler::Timestamp;
+use scheduler::{Class, Timestamp};
 use tokio::{sync::Notify, time::Sleep};
 
-use super::gate::{Admitted, Framing, admit, framing};
-use crate::{clock, error::ApiError, gateway::Held};
+use super::{
+    gate::{Admitted, Framing, admit, framing},
+    incoming::Incoming,
+};
+use crate::{
+    clock,
+    error::ApiError,
+    gateway::Held,
+    joining::{Opening, Recorder},
+};
 
 /// The client is gone, or an operator cancelled the request: nobody waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +61,8 @@ enum Sent {
     Whole,
 }
 
-/// Tells how long the client still waits for a slot; `None` once it has one.
-type Progress = Box<dyn Fn() -> Option<Duration> + Send>;
+/// Tells how far the request has come, in words; `None` while nobody knows.
+pub type Progress = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// What keeps a waiting client patient.
 struct KeepAlive {
@@ -62,9 +74,46 @@ struct KeepAlive {
     last_write: Timestamp,
 }
 
+/// Who the answer goes to.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "all but a few are of the large kind; boxing it would cost each an allocation"
+)]
+enum Client {
+    /// The other end of a connection.
+    Connected(ServerSession),
+    /// Whoever reads the tape. Boxed: hardly any request has one, and none must carry its size.
+    Detached(Box<Detached>),
+}
+
+/// What a request has that outlives its connection, or has none.
+struct Detached {
+    head: Parts,
+    sink: Sink,
+    /// When its first client's early head goes out, if it gets one: no other kind of answer can follow.
+    head_due: Option<Timestamp>,
+}
+
+/// Where the answer of a detached request goes.
+enum Sink {
+    /// To whoever reads the tape.
+    Tape(Recorder),
+    /// Nowhere yet.
+    Kept(Answer),
+}
+
+/// The answer to a request that has no client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// HTTP status; 0 while there is none.
+    pub status: u16,
+    /// The body, in pieces.
+    pub body: Vec<Bytes>,
+}
+
 /// A request being answered.
 pub struct Exchange {
-    session: ServerSession,
+    client: Client,
     id: Arc<str>,
     started: Timestamp,
     limits: Arc<ClientLimits>,
@@ -73,8 +122,12 @@ pub struct Exchange {
     /// The head that [`Exchange::drive`] sends when it must write something before the answer is there.
     early_head: Option<Box<ResponseHeader>>,
     sent: Sent,
+    /// The request whose answer this one is given.
+    joined: Option<Arc<str>>,
     /// A write was given up in the middle: whatever followed would be read as its rest.
     stuck: bool,
+    /// Pieces in a row that were there before anybody looked at the client.
+    unwatched: u8,
     /// Its length is known to be at most [`MAX_UNREAD`], and it comes unasked.
     body_is_small: bool,
 }
@@ -82,9 +135,12 @@ pub struct Exchange {
 /// A comment line: clients ignore it, middle boxes see bytes.
 const COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const SPACE: Bytes = Bytes::from_static(b" ");
+const JOINED: HeaderName = HeaderName::from_static("x-huntgroup-joined");
 /// Most that is written at once. `server.write_timeout` counts for each write: a client that reads a large answer slowly
 /// does read. 64 KiB: what a socket takes at once, and a client that can't take it in a minute is not reading.
 const MAX_WRITE: usize = 64 << 10;
+/// Most pieces in a row that are passed on without a look at the client. A task's turn has room for more.
+const MAX_UNWATCHED: u8 = 16;
 /// A body of at most this much that nobody wanted is read for the next request's sake; for a larger one a new connection
 /// costs less.
 const MAX_UNREAD: u64 = 64 << 10;
@@ -93,16 +149,42 @@ const LINGER: Duration = Duration::from_secs(2);
 
 impl Exchange {
     pub(super) fn new(session: ServerSession, id: Arc<str>, limits: Arc<ClientLimits>) -> Self {
+        Self::with(Client::Connected(session), id, clock::now(), limits)
+    }
+
+    /// An exchange for the same request without its connection: the answer goes to a tape.
+    pub fn detached(&self, recorder: Recorder) -> Self {
+        let detached = Detached { head: self.head().clone(), sink: Sink::Tape(recorder), head_due: None };
+        let (id, limits) = (Arc::clone(&self.id), Arc::clone(&self.limits));
+        Self::with(Client::Detached(Box::new(detached)), id, self.started, limits)
+    }
+
+    /// An exchange for a request that no client has sent.
+    pub fn kept(head: Parts, id: Arc<str>, limits: Arc<ClientLimits>) -> Self {
+        let detached = Detached { head, sink: Sink::Kept(Answer::default()), head_due: None };
+        Self::with(Client::Detached(Box::new(detached)), id, clock::now(), limits)
+    }
+
+    /// The whole answer to a request that no client has sent; `None` if there is none.
+    pub fn into_kept(self) -> Option<Answer> {
+        let Client::Detached(detached) = self.client else { return None };
+        let Sink::Kept(answer) = detached.sink else { return None };
+        (self.sent == Sent::Whole).then_some(answer)
+    }
+
+    fn with(client: Client, id: Arc<str>, started: Timestamp, limits: Arc<ClientLimits>) -> Self {
         Self {
-            session,
+            client,
             id,
-            started: clock::now(),
+            started,
             limits,
             cancel: Arc::default(),
             keepalive: None,
             early_head: None,
             sent: Sent::Nothing,
+            joined: None,
             stuck: false,
+            unwatched: 0,
             body_is_small: false,
         }
     }
@@ -114,14 +196,26 @@ impl Exchange {
         admit(self.head())
     }
 
+    /// Whether no client has sent it.
+    pub fn is_kept(&self) -> bool {
+        matches!(&self.client, Client::Detached(detached) if matches!(detached.sink, Sink::Kept(_)))
+    }
+
     /// The head of the request.
     pub fn head(&self) -> &Parts {
-        self.session.req_header()
+        match &self.client {
+            Client::Connected(session) => session.req_header(),
+            Client::Detached(detached) => &detached.head,
+        }
     }
 
     /// Where it comes from; unspecified when the socket does not say.
     pub fn peer(&self) -> IpAddr {
-        self.session.client_addr().and_then(|addr| addr.as_inet()).map_or(IpAddr::from([0, 0, 0, 0]), |addr| addr.ip())
+        let address = match &self.client {
+            Client::Connected(session) => session.client_addr().and_then(|address| address.as_inet()),
+            Client::Detached(_) => None,
+        };
+        address.map_or(IpAddr::from([0, 0, 0, 0]), |address| address.ip())
     }
 
     /// The id that the client, logs and the admin API see.
@@ -141,40 +235,70 @@ impl Exchange {
 
     /// Whether the status has gone out: a refusal can only travel inside the answer then.
     pub fn head_sent(&self) -> bool {
-        self.sent != Sent::Nothing
+        let due = match &self.client {
+            Client::Connected(_) => None,
+            Client::Detached(detached) => detached.head_due,
+        };
+        self.sent != Sent::Nothing || due.is_some_and(|due| due <= clock::now())
+    }
+
+    /// Whether its clients read the answer from a tape, each with a head and comments of its own.
+    pub fn is_detached(&self) -> bool {
+        matches!(self.client, Client::Detached(_))
     }
 
     /// Reads the whole body, within the size and time it may take, and the room that `held` gives.
     pub async fn read_body(&mut self, admitted: &Admitted, held: &mut Held) -> Result<Bytes, ApiError> {
-        let max = self.limits.max_body;
-        let too_large = || ApiError::transport(413, format!("The body is larger than {max} bytes (server.max_body)."));
-        let expected = match admitted.framing {
-            Framing::None => return Ok(Bytes::new()),
-            Framing::Length(length) if length > max => return Err(too_large()),
-            Framing::Length(length) => length,
-            Framing::Chunked => 0,
-        };
-        if admitted.expects_continue && self.session.write_continue_response().await.is_err() {
+        self.read_body_within(admitted, self.limits.max_body, "server.max_body", held).await
+    }
+
+    /// The same for a body of at most `max` bytes, as the setting of that name has it.
+    pub async fn read_body_within(
+        &mut self,
+        admitted: &Admitted,
+        max: u64,
+        setting: &'static str,
+        held: &mut Held,
+    ) -> Result<Bytes, ApiError> {
+        let mut incoming = self.open_body(admitted, max, setting)?;
+        let mut body = Body::default();
+        while let Some(piece) = self.next_piece(&mut incoming).await? {
+            held.grow(piece.len())?;
+            body.push(piece, incoming.expected());
+        }
+        Ok(body.whole())
+    }
+
+    /// A body of at most `max` bytes, as the setting of that name has it. Nothing of it is read yet, and nobody asked for it.
+    pub fn open_body(&self, admitted: &Admitted, max: u64, setting: &'static str) -> Result<Incoming, ApiError> {
+        Incoming::new(admitted, max, setting)
+    }
+
+    /// The next piece of a body, within the time that it may take; `None` at its end. A client that waits to be asked for it is
+    /// asked before the first one.
+    pub async fn next_piece(&mut self, incoming: &mut Incoming) -> Result<Option<Bytes>, ApiError> {
+        // That of a detached one has been read.
+        let Client::Connected(session) = &mut self.client else { return Ok(None) };
+        if incoming.has_ended() {
+            return Ok(None);
+        }
+        if incoming.asks() && session.write_continue_response().await.is_err() {
             return Err(ApiError::transport(400, "The connection broke before the body."));
         }
-        let started = clock::now();
-        let mut body = Body::default();
-        loop {
-            let read = body.len() as u64;
-            let blocks = u32::try_from(read.max(expected) >> 16).unwrap_or(u32::MAX);
-            let deadline = started + self.limits.body_deadline + self.limits.body_deadline_per_64k * blocks;
-            let piece = tokio::time::timeout_at(clock::instant(deadline), self.session.read_request_body()).await;
-            match piece {
-                Err(_) => {
-                    return Err(ApiError::transport(408, "The body did not arrive in time (server.body_deadline)."));
-                }
-                Ok(Err(_)) => return Err(ApiError::transport(400, "The body broke off, or its framing is wrong.")),
-                Ok(Ok(None)) => return Ok(body.whole()),
-                Ok(Ok(Some(piece))) if read + piece.len() as u64 > max => return Err(too_large()),
-                Ok(Ok(Some(piece))) => {
-                    held.grow(piece.len())?;
-                    body.push(piece, expected);
-                }
+        let asked = clock::now();
+        let deadline = asked + incoming.patience(&self.limits);
+        let piece = tokio::time::timeout_at(clock::instant(deadline), session.read_request_body()).await;
+        incoming.waited(clock::now().since(asked));
+        match piece {
+            Err(_) => Err(ApiError::transport(408, "The body did not arrive in time (server.body_deadline).")),
+            Ok(Err(_)) => Err(ApiError::transport(400, "The body broke off, or its framing is wrong.")),
+            Ok(Ok(None)) => {
+                incoming.end();
+                Ok(None)
+            }
+            Ok(Ok(Some(piece))) => {
+                incoming.take(piece.len())?;
+                Ok(Some(piece))
             }
         }
     }
@@ -189,9 +313,32 @@ impl Exchange {
             tokio::select! {
                 biased;
                 () = cancel.notified() => return Err(Interrupted::Cancelled),
-                _ = self.session.read_body_or_idle(true) => return Err(Interrupted::ClientGone),
+                () = self.client.gone() => return Err(Interrupted::ClientGone),
                 () = due(&mut self.keepalive) => {}
                 done = &mut future => return Ok(done),
+            }
+            self.keep_alive().await?;
+        }
+    }
+
+    /// The same for a future that is done with each piece of input. What is there already needs no watch over the client,
+    /// which costs about as much as the piece does; but only so many times in a row, or a future that is never short of
+    /// input would hide a client that left.
+    pub async fn drive_piece<F: Future + Unpin>(&mut self, mut future: F) -> Result<F::Output, Interrupted> {
+        if self.unwatched == MAX_UNWATCHED {
+            self.unwatched = 0;
+            return self.drive(future).await;
+        }
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut future => {
+                    self.unwatched += 1;
+                    return Ok(done);
+                }
+                () = self.cancel.notified() => return Err(Interrupted::Cancelled),
+                () = self.client.gone() => return Err(Interrupted::ClientGone),
+                () = due(&mut self.keepalive) => {}
             }
             self.keep_alive().await?;
         }
@@ -222,11 +369,54 @@ impl Exchange {
         }
     }
 
-    /// From now on comments of a silent stream tell how long the client still waits, as long as `progress` knows.
-    pub fn tell_progress(&mut self, progress: impl Fn() -> Option<Duration> + Send + 'static) {
+    /// From now on comments of a silent stream tell how far the request has come, as long as `progress` knows.
+    pub fn tell_progress(&mut self, progress: impl Fn() -> Option<String> + Send + Sync + 'static) {
         if let Some(keepalive) = &mut self.keepalive {
-            keepalive.progress = Some(Box::new(progress));
+            keepalive.progress = Some(Arc::new(progress));
         }
+    }
+
+    /// What has been said about waiting is for those who read the tape, if there is one.
+    pub fn open(&mut self, model: &Arc<str>, class: Class, stream: bool) {
+        let Client::Detached(detached) = &mut self.client else { return };
+        let Sink::Tape(recorder) = &detached.sink else {
+            self.keepalive = None;
+            return;
+        };
+        let (filler, progress) = match self.keepalive.take() {
+            Some(keepalive) => {
+                let after = if stream { Some(self.limits.head_after) } else { self.limits.keepalive_json_after };
+                detached.head_due = after.map(|after| self.started + after);
+                (Some(keepalive.filler), keepalive.progress)
+            }
+            None => (None, None),
+        };
+        let (model, head) = (Arc::clone(model), self.early_head.take());
+        recorder.open(Opening { model, class, stream, head, filler, progress });
+    }
+
+    /// Waits from now on as that request does: the same head, the same signs of life.
+    pub fn wait_as(&mut self, opening: Opening, wants_progress: bool) {
+        let Opening { stream, head: Some(head), filler, progress, .. } = opening else { return };
+        if stream {
+            self.keep_stream_warm(|| head);
+        } else {
+            self.keep_plain_warm(|| head);
+        }
+        if let (Some(keepalive), Some(filler)) = (&mut self.keepalive, filler) {
+            keepalive.filler = filler;
+            keepalive.progress = progress.filter(|_| wants_progress);
+        }
+    }
+
+    /// A plain answer comes: between two pieces of it nothing else may stand.
+    pub fn stop_warming(&mut self) {
+        self.keepalive = None;
+    }
+
+    /// Its answer is that of the request `first`, which every head says from now on.
+    pub fn joined(&mut self, first: Arc<str>) {
+        self.joined = Some(first);
     }
 
     async fn keep_alive(&mut self) -> Result<(), Interrupted> {
@@ -255,16 +445,17 @@ impl Exchange {
     /// Writes a piece of a streamed answer; returns when the client's socket has taken it. Dropped before that, it leaves
     /// an answer that can only be broken off.
     pub async fn write(&mut self, mut piece: Bytes) -> Result<(), Interrupted> {
+        let max = self.client.max_write();
         while !piece.is_empty() {
             if let Some(keepalive) = &mut self.keepalive {
                 keepalive.last_write = clock::now();
             }
-            let part = piece.split_to(piece.len().min(MAX_WRITE));
+            let part = piece.split_to(piece.len().min(max));
             let cancel = Arc::clone(&self.cancel);
             self.stuck = true;
             tokio::select! {
                 biased;
-                written = self.session.write_response_body(part, false) => written.map_err(|_| Interrupted::ClientGone)?,
+                written = self.client.write(part) => written?,
                 () = cancel.notified() => return Err(Interrupted::Cancelled),
             }
             self.stuck = false;
@@ -275,7 +466,26 @@ impl Exchange {
     /// Ends a streamed answer cleanly.
     pub async fn end(&mut self) -> Result<(), Interrupted> {
         self.sent = Sent::Whole;
-        self.session.write_response_body(Bytes::new(), true).await.map_err(|_| Interrupted::ClientGone)
+        match &mut self.client {
+            Client::Connected(session) => {
+                session.write_response_body(Bytes::new(), true).await.map_err(|_| Interrupted::ClientGone)
+            }
+            Client::Detached(detached) => {
+                if let Sink::Tape(recorder) = &detached.sink {
+                    recorder.finish();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends a detached answer that will not be whole: `error` for clients without a head, `event` for the others.
+    pub fn fail(&mut self, error: ApiError, event: Bytes) {
+        if let Client::Detached(detached) = &self.client
+            && let Sink::Tape(recorder) = &detached.sink
+        {
+            recorder.fail(error, event);
+        }
     }
 
     /// Writes a whole answer with its length.
@@ -292,8 +502,10 @@ impl Exchange {
             self.send_head(head).await?;
         }
         if self.head().method != http::Method::HEAD {
-            for part in parts {
-                self.write(part).await?;
+            for mut part in parts {
+                while !part.is_empty() {
+                    self.write(part.split_to(part.len().min(MAX_WRITE))).await?;
+                }
             }
         }
         self.end().await
@@ -308,15 +520,31 @@ impl Exchange {
 
     async fn send_head(&mut self, mut head: Box<ResponseHeader>) -> Result<(), Interrupted> {
         self.sent = Sent::Head;
-        if head.headers.get(header::CONTENT_LENGTH).is_none() && self.head().version == http::Version::HTTP_11 {
+        let session = match &mut self.client {
+            Client::Connected(session) => session,
+            Client::Detached(detached) => {
+                match &mut detached.sink {
+                    Sink::Tape(recorder) => recorder.head(head),
+                    Sink::Kept(answer) => answer.status = head.status.as_u16(),
+                }
+                return Ok(());
+            }
+        };
+        if let Some(first) = self.joined.as_deref().and_then(|first| HeaderValue::from_str(first).ok()) {
+            insert(&mut head, JOINED, first);
+        }
+        if head.headers.get(header::CONTENT_LENGTH).is_none() && session.req_header().version == http::Version::HTTP_11
+        {
             insert(&mut head, header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
-        self.session.write_response_header(head).await.map_err(|_| Interrupted::ClientGone)
+        session.write_response_header(head).await.map_err(|_| Interrupted::ClientGone)
     }
 
     /// No further request on this connection.
     pub fn close_after(&mut self) {
-        self.session.set_keepalive(None);
+        if let Client::Connected(session) = &mut self.client {
+            session.set_keepalive(None);
+        }
     }
 
     /// Reads what a refusal leaves of a small body, so that the connection can go on. False if it can't: the body is large,
@@ -327,14 +555,19 @@ impl Exchange {
 
     /// On HTTP/2 a body that nobody reads concerns its own stream only.
     fn has_unread_body(&mut self) -> bool {
-        self.head().version != http::Version::HTTP_2 && !self.session.is_body_done()
+        let is_http2 = self.head().version == http::Version::HTTP_2;
+        match &mut self.client {
+            Client::Connected(session) => !is_http2 && !session.is_body_done(),
+            Client::Detached(_) => false,
+        }
     }
 
     /// Reads and forgets, for at most [`LINGER`]; whether that was all.
     async fn read_rest(&mut self) -> bool {
+        let Client::Connected(session) = &mut self.client else { return true };
         let rest = async {
             loop {
-                match self.session.read_request_body().await {
+                match session.read_request_body().await {
                     Ok(Some(_)) => {}
                     Ok(None) => return true,
                     Err(_) => return false,
@@ -351,17 +584,56 @@ impl Exchange {
             return None;
         }
         if self.has_unread_body() && !self.read_rest().await {
-            self.session.set_keepalive(None);
+            self.close_after();
         }
-        Some(self.session)
+        match self.client {
+            Client::Connected(session) => Some(session),
+            Client::Detached(_) => None,
+        }
+    }
+}
+
+impl Client {
+    /// Resolves when nobody waits for the answer any more.
+    async fn gone(&mut self) {
+        match self {
+            Self::Connected(session) => drop(session.read_body_or_idle(true).await),
+            Self::Detached(detached) => match &detached.sink {
+                Sink::Tape(recorder) => recorder.abandoned().await,
+                Sink::Kept(_) => std::future::pending().await,
+            },
+        }
+    }
+
+    async fn write(&mut self, part: Bytes) -> Result<(), Interrupted> {
+        let written = match self {
+            Self::Connected(session) => session.write_response_body(part, false).await.is_ok(),
+            Self::Detached(detached) => match &mut detached.sink {
+                Sink::Tape(recorder) => recorder.append(&part).await.is_ok(),
+                Sink::Kept(answer) => {
+                    answer.body.push(part);
+                    true
+                }
+            },
+        };
+        if written { Ok(()) } else { Err(Interrupted::ClientGone) }
+    }
+
+    /// Most that is written at once. A tape takes an event as one piece: a reader that has all there is may send a comment,
+    /// which must not stand in the middle of it.
+    fn max_write(&self) -> usize {
+        match self {
+            Self::Connected(_) => MAX_WRITE,
+            Self::Detached(_) => usize::MAX,
+        }
     }
 }
 
 impl KeepAlive {
     /// What is written now.
     fn filler(&self) -> Bytes {
-        let Some(wait) = self.progress.as_ref().and_then(|progress| progress()) else { return self.filler.clone() };
-        let told = format!(": waiting, about {:.0} s\n\n", wait.as_secs_f64().ceil().max(1.0));
+        let Some(words) = self.progress.as_ref().and_then(|progress| progress()) else { return self.filler.clone() };
+        let told = format!(": {words}\n\n");
         // Whose idle timer ignores comments needs the other as well.
         if self.filler == COMMENT { told.into() } else { [told.as_bytes(), &self.filler].concat().into() }
     }

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use http::{HeaderMap, Method, Version, header, request::Parts};
 use openai_wire::Route;
 
+use super::calls::{BatchesCall, FilesCall};
 use crate::error::{ApiError, shown};
 
 /// Header lines. 100: the official SDKs send about 20.
@@ -26,6 +27,10 @@ pub enum Target {
     Models,
     /// `GET /v1/models/{id}`; the id is percent-decoded.
     Model(String),
+    /// `/v1/files…`.
+    Files(FilesCall),
+    /// `/v1/batches…`.
+    Batches(BatchesCall),
     /// `GET /healthz`.
     Healthz,
     /// `GET /readyz`.
@@ -166,6 +171,14 @@ fn target(head: &Parts) -> Result<Target, ApiError> {
     if path.len() + head.uri.query().map_or(0, str::len) > MAX_TARGET {
         return Err(ApiError::transport(414, "The request target is too long."));
     }
+    let files = path.strip_prefix("/v1/files").and_then(|rest| FilesCall::find(rest, &head.method));
+    if let Some(call) = files {
+        return call.map(Target::Files);
+    }
+    let batches = path.strip_prefix("/v1/batches").and_then(|rest| BatchesCall::find(rest, &head.method));
+    if let Some(call) = batches {
+        return call.map(Target::Batches);
+    }
     let (target, allow) = if let Some(route) = Route::from_path(path) {
         (Target::Inference(route), "POST")
     } else {
@@ -243,6 +256,9 @@ mod tests {
         assert_eq!(status("GET", CHAT, &[HOST]), 405);
         assert_eq!(status("DELETE", "/v1/models", &[HOST]), 405);
         assert_eq!(status("POST", "/v1/messages?beta=true", &[HOST]), 200);
+        assert_eq!(status("GET", "/v1/files?limit=2", &[HOST]), 200);
+        assert_eq!(status("GET", "/v1/filesystem", &[HOST]), 404);
+        assert_eq!(status("PUT", "/v1/batches", &[HOST]), 405);
     }
 
     #[test]

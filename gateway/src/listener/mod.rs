@@ -1,9 +1,11 @@
 //! Sockets and their first defence: connections are counted, heads have a deadline, and what passes becomes an
 //! [`Exchange`]. With `upstream` the only module that knows the transport; it knows nothing of tenants or models.
 
+mod calls;
 mod connections;
 mod exchange;
 mod gate;
+mod incoming;
 mod tls;
 
 use std::{
@@ -32,9 +34,11 @@ use pingora::{
 use tokio::sync::Notify;
 
 pub use self::{
+    calls::{BatchesCall, FilesCall},
     connections::{Connections, default_max},
-    exchange::{ClientLimits, Exchange, Interrupted, insert},
+    exchange::{Answer, ClientLimits, Exchange, Interrupted, Progress, insert},
     gate::{Admitted, Target},
+    incoming::Incoming,
     tls::{Certificate, CertificateError, Resolver},
 };
 use crate::{error::ApiError, gateway::Gateway, pressure::Level};
@@ -87,7 +91,7 @@ struct Http {
 }
 
 /// Numbers requests.
-struct Ids {
+pub(crate) struct Ids {
     next: AtomicU64,
     /// Tells ids of two runs apart.
     run: u64,
@@ -99,7 +103,7 @@ struct Reused;
 impl Door {
     /// A door to `gateway`.
     pub fn new(gateway: Arc<Gateway>, run: u64) -> Self {
-        Self { gateway, ids: Arc::new(Ids { next: AtomicU64::new(1), run }), connections: Arc::default() }
+        Self { gateway, ids: Arc::new(Ids::new(run)), connections: Arc::default() }
     }
 
     /// The listening service: plain and TLS addresses.
@@ -231,10 +235,10 @@ impl HttpServerApp for Http {
 
 /// A request's handler panicked.
 #[derive(Debug, PartialEq)]
-struct Panicked;
+pub(crate) struct Panicked;
 
 /// A panic ends its own request and nothing else: what the future held is dropped, and with it every guard.
-async fn caught<F: Future + Unpin>(mut future: F) -> Result<F::Output, Panicked> {
+pub(crate) async fn caught<F: Future + Unpin>(mut future: F) -> Result<F::Output, Panicked> {
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut future).poll(cx))) {
         Ok(polled) => polled.map(Ok),
         Err(_) => Poll::Ready(Err(Panicked)),
@@ -243,7 +247,13 @@ async fn caught<F: Future + Unpin>(mut future: F) -> Result<F::Output, Panicked>
 }
 
 impl Ids {
-    fn request_id(&self) -> Arc<str> {
+    /// Beginning with the first; `run` tells them from those of all others.
+    pub(crate) const fn new(run: u64) -> Self {
+        Self { next: AtomicU64::new(1), run }
+    }
+
+    /// The next one.
+    pub(crate) fn request_id(&self) -> Arc<str> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         format!("req_{:016x}{number:012x}", self.run).into()
     }

@@ -24,6 +24,11 @@ const TOKENS: Names = Names {
     reset: HeaderName::from_static("x-ratelimit-reset-tokens"),
 };
 
+/// The names of all of them.
+pub(super) fn names() -> impl Iterator<Item = HeaderName> {
+    [REQUESTS, TOKENS].into_iter().flat_map(|names| [names.limit, names.remaining, names.reset])
+}
+
 /// The headers for what is limited.
 pub(super) fn headers(requests: Option<Level>, tokens: Option<Level>) -> Vec<(HeaderName, HeaderValue)> {
     let mut headers = Vec::new();

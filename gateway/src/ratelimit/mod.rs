@@ -128,6 +128,11 @@ impl Limiter {
         Self { meters: DashMap::new(), sweep_at: AtomicUsize::new(SWEEP_FROM), ticks }
     }
 
+    /// A permit for work that no tenant's limits are for: a line of a batch, which waits for its turn anyway.
+    pub const fn exempt() -> Permit {
+        Permit { meter: None, charged: None }
+    }
+
     /// Admits a request of a tenant, or refuses it.
     ///
     /// # Errors
@@ -218,6 +223,11 @@ impl Permit {
     /// As many wait as may.
     pub fn enqueue(&self) -> Result<Queued, LimitError> {
         self.meter.as_ref().map_or_else(|| Ok(Queued::unbounded()), |(meter, _)| meter.enqueue())
+    }
+
+    /// The names of all that [`Permit::headers`] can give.
+    pub fn header_names() -> impl Iterator<Item = HeaderName> {
+        headers::names()
     }
 
     /// `x-ratelimit-*` for what is limited.

@@ -6,35 +6,55 @@ use std::{
     time::Duration,
 };
 
-use bytes::BytesMut;
-use openai_wire::{AnswerStream, PromptProgress, Segments, Step};
+use bytes::{Bytes, BytesMut};
+use openai_wire::{AnswerStream, Leg, Segments, Step, Usage};
 use pingora::http::ResponseHeader;
-use scheduler::{CancelReason, SoftFailure, Timestamp, Timings};
+use scheduler::{CancelReason, Event, SoftFailure, Timestamp, Timings};
 
-use super::{Broken, Failed, Finished, deadline::Deadline, measured};
+use super::{
+    Attempt, Broken, Decided, Failed, Finished, Lost, Partial, Unfinished,
+    attempt::is_event_stream,
+    deadline::Deadline,
+    measured,
+    patience::{self, Reading},
+    progress::Reports,
+    resume::{self, Source},
+};
 use crate::{
-    clock,
-    fleet::Replica,
-    listener::Exchange,
-    live::Entry,
-    upstream::{Reply, Upstream},
+    clock, error::ApiError, gateway::Held, listener::Exchange, live::Entry, telemetry::names::CONTINUED_RESUMED,
+    upstream::Failure,
 };
 
+/// Output held back for want of content; a stream of empty events is passed on from here.
+const MAX_HELD: usize = 64 << 10;
+/// Room for what is kept of an answer is taken in such steps: one for most answers, and no counting per event.
+const ROOM: usize = 16 << 10;
+
 /// A replica's stream.
-pub struct Stream {
-    reply: Reply,
+pub struct Stream<'a> {
+    attempt: Attempt<'a>,
+    /// Gone once the core has taken the slot back.
+    source: Option<Source>,
     codec: AnswerStream,
     /// What has been read and not yet written.
     out: BytesMut,
     deadline: Deadline,
-    /// How long it may be silent once it has begun.
+    /// How long it may be silent once it writes.
     gap: Duration,
     sent: Timestamp,
+    /// It reads its prompt, and gets on like this. Until the first content.
+    reading: Option<Box<Reading>>,
+    reports: Reports,
     /// When its first content came.
     first: Option<Timestamp>,
     /// When anything came.
     last: Timestamp,
+    /// Content events before it.
+    before: u64,
     complete: bool,
+    room: Held,
+    /// Bytes of it.
+    taken: usize,
 }
 
 /// Where a stream is copied to.
@@ -49,31 +69,171 @@ pub struct Client<'a, S> {
     pub stopped: Pin<&'a mut S>,
 }
 
-impl Stream {
-    pub(super) fn new(reply: Reply, codec: AnswerStream, sent: Timestamp, deadline: Deadline, gap: Duration) -> Self {
-        Self { reply, codec, out: BytesMut::new(), deadline, gap, sent, first: None, last: sent, complete: false }
+impl<'a> Stream<'a> {
+    pub(super) fn new(
+        attempt: Attempt<'a>,
+        source: Source,
+        codec: AnswerStream,
+        sent: Timestamp,
+        deadline: Deadline,
+    ) -> Self {
+        let gap = patience::gap(&attempt.gateway.config().streams, attempt.expected.token);
+        let (room, before) = (attempt.held.part(), codec.content_events());
+        Self {
+            reading: Some(Box::new(Reading::new(attempt.expected.prefill, sent))),
+            attempt,
+            source: Some(source),
+            codec,
+            out: BytesMut::new(),
+            deadline,
+            gap,
+            sent,
+            reports: Reports::default(),
+            first: None,
+            last: sent,
+            before,
+            complete: false,
+            room,
+            taken: 0,
+        }
     }
 
-    /// Reads what comes next. `late` is what it is called if it does not come in time.
-    pub(super) async fn read(&mut self, late: SoftFailure) -> Result<Step, Failed> {
-        let piece = self.deadline.bound(late, pin!(self.reply.chunk())).await?;
-        self.last = clock::now();
-        let step = match piece {
-            Ok(Some(piece)) => self.codec.push(&piece, &mut self.out).map_err(Failed::streamed)?,
+    /// Reads up to the first content; to the end, where the client gets the answer in one piece.
+    pub(super) async fn begin(mut self: Box<Self>) -> Result<Decided<'a>, Unfinished> {
+        while !(self.has_begun() || self.complete || self.out.len() > MAX_HELD) {
+            if let Err(failed) = self.read().await {
+                return Err(self.lost(failed));
+            }
+        }
+        if self.attempt.shape.is_stream() {
+            return Ok(Decided::Begun(self));
+        }
+        // Nobody sees it yet, but the core knows from now on how long the replica took to read.
+        self.attempt.gateway.dispatcher.handle(Event::FirstToken { attempt: self.attempt.number });
+        let max = self.attempt.gateway.config().streams.max_answer.as_usize();
+        loop {
+            self.attempt.entry.progress(self.codec.content_events());
+            if self.codec.kept() > max {
+                return Err(Failed::transport(&Failure::TooLarge(max)).into());
+            }
+            self.make_room().map_err(Unfinished::Refused)?;
+            if self.complete {
+                return Ok(Decided::Whole(self.into_plain()));
+            }
+            if let Err(failed) = self.read().await {
+                return Err(self.lost(failed));
+            }
+        }
+    }
+
+    /// Reads what comes next.
+    async fn read(&mut self) -> Result<Step, Failed> {
+        if self.codec.leg_is_over() {
+            Box::pin(self.next_leg()).await?;
+        }
+        let late = if self.reading.is_some() { SoftFailure::NoFirstToken } else { SoftFailure::Stalled };
+        let step = match self.piece(late).await {
+            Ok(Ok(Some(piece))) => {
+                self.last = clock::now();
+                self.codec.push(&piece, &mut self.out).map_err(Failed::streamed)?
+            }
             end => {
+                // It broke off, or fell silent; but the answer may have been whole by then.
                 self.codec.end(&mut self.out).map_err(|cut| match end {
-                    // The connection broke, but the answer may have been whole by then.
-                    Err(failure) => Failed::transport(&failure),
-                    Ok(_) => Failed::streamed(cut),
+                    Err(late) => late,
+                    Ok(Err(failure)) => Failed::transport(&failure),
+                    Ok(Ok(_)) => Failed::streamed(cut),
                 })?;
-                Step { complete: true, ..Step::default() }
+                Step { complete: self.codec.is_complete(), ..Step::default() }
             }
         };
         self.complete = step.complete;
         if step.content_events > 0 {
             self.first.get_or_insert(self.last);
+            self.reading = None;
+        }
+        if step.data_events > 0 {
+            self.wait_on();
         }
         Ok(step)
+    }
+
+    /// The next piece of its bytes: by another connection, if this one is lost and the replica keeps the stream.
+    async fn piece(&mut self, late: SoftFailure) -> Result<Result<Option<Bytes>, Failure>, Failed> {
+        loop {
+            let Some(source) = &mut self.source else { return Ok(Ok(None)) };
+            let read = self.deadline.bound(late, pin!(source.chunk())).await;
+            let silent = read.is_err();
+            // A replica that is silent over its prompt is slow rather than lost.
+            if matches!(read, Ok(Ok(Some(_)))) || silent && self.reading.is_some() {
+                return read;
+            }
+            let gateway = self.attempt.gateway;
+            if !source.resume(&gateway.upstream).await {
+                return read;
+            }
+            gateway.telemetry.continuation(CONTINUED_RESUMED);
+            tracing::info!(
+                replica = &*self.attempt.replica.label,
+                silent,
+                "the stream is read on by another connection"
+            );
+            if silent {
+                // What it wrote in the meantime is there at once, or it has written nothing.
+                self.deadline.set(clock::now() + resume::LIMIT);
+            }
+        }
+    }
+
+    /// The replica has given a sign: how long the next may take.
+    fn wait_on(&mut self) {
+        let Some(reading) = &mut self.reading else { return self.deadline.set(self.last + self.gap) };
+        let Some(seen) = self.codec.progress() else { return };
+        if !reading.note(&seen, self.last) {
+            return;
+        }
+        let attempt = &self.attempt;
+        if let Some(until) = reading.deadline(&attempt.gateway.config().streams) {
+            self.deadline.set(until);
+        }
+        if let Some(outlook) = &attempt.shape.outlook {
+            outlook.read(reading, self.last);
+        }
+        if let Some(event) = self.reports.due(attempt.number, &seen) {
+            attempt.gateway.dispatcher.handle(event);
+        }
+    }
+
+    /// One choice is written: the next is carried on, on the same replica and in the same slot.
+    async fn next_leg(&mut self) -> Result<(), Failed> {
+        let attempt = &self.attempt;
+        let mut part = self.codec.carry_on().map_err(|_| Failed::not_carried_on())?;
+        let counted = attempt.count(&part).await;
+        part.tokens = counted.unwrap_or(part.tokens);
+        let asked = clock::now();
+        let first = patience::first_token(&attempt.gateway.config().streams, attempt.expected.prefill);
+        self.deadline.set(asked + first);
+        let source = match attempt.ask(&mut self.deadline, true, Some(&part)).await {
+            Ok(source) if is_event_stream(source.reply().content_type()) => source,
+            Err(Unfinished::Failed(failed)) if !failed.is_final() => return Err(failed),
+            _ => return Err(Failed::not_carried_on()),
+        };
+        attempt.recycle(self.source.replace(source));
+        self.codec.begin_attempt(Leg::CarryOn, attempt.engine());
+        if let Some(tokens) = counted {
+            self.codec.carried_tokens(tokens);
+        }
+        self.reading = Some(Box::new(Reading::new(attempt.expected.prefill, asked)));
+        Ok(())
+    }
+
+    /// Takes room for what is kept of the answer.
+    fn make_room(&mut self) -> Result<(), ApiError> {
+        while self.codec.kept() > self.taken {
+            self.room.grow(ROOM)?;
+            self.taken += ROOM;
+        }
+        Ok(())
     }
 
     /// Whether content has come.
@@ -81,61 +241,101 @@ impl Stream {
         self.first.is_some()
     }
 
-    /// Whether the answer is whole.
-    pub(super) fn is_complete(&self) -> bool {
-        self.complete
-    }
-
-    /// Bytes that have been read and not written.
-    pub(super) fn held(&self) -> usize {
-        self.out.len()
-    }
-
-    /// How far the replica says it has read the prompt.
-    pub(super) fn progress(&self) -> Option<PromptProgress> {
-        self.codec.progress()
-    }
-
     /// Copies the answer to the client until it is whole; what is left to write is its end.
     ///
     /// # Errors
     /// The answer breaks off.
     pub async fn copy<S: Future<Output = CancelReason>>(&mut self, client: &mut Client<'_, S>) -> Result<(), Broken> {
+        if let Some(outlook) = &self.attempt.shape.outlook {
+            outlook.write();
+        }
         loop {
             client.entry.progress(self.codec.content_events());
             if self.complete {
                 return Ok(());
             }
-            self.deadline.set(self.last + self.gap);
-            if !self.out.is_empty() {
-                client.write(&mut self.out).await?;
+            if self.make_room().is_err() {
+                // It goes out all the same; it can't be carried on any more.
+                self.codec.keep_no_more();
             }
-            client.wait(pin!(self.read(SoftFailure::Stalled))).await??;
+            self.pass_on(client).await?;
+            let read = client.wait(pin!(self.read())).await?;
+            if let Err(failed) = read {
+                // What came before the failure is the client's: the next replica goes on behind it.
+                self.pass_on(client).await?;
+                return Err(failed.into());
+            }
         }
     }
 
-    /// The end of a whole answer. Its connection is kept, if the replica has ended the stream already.
-    pub fn finish(self, upstream: &Upstream, replica: &Replica) -> (Finished, AnswerStream) {
-        let usage = self.codec.usage().map(|usage| (usage, self.codec.usage_estimated()));
-        let timings = match self.codec.timings() {
-            Some(timings) => Some(measured::by_engine(&timings)),
-            None => {
-                usage.zip(self.first).map(|((usage, _), first)| measured::here(&usage, self.sent, first, self.last))
-            }
-        };
-        upstream.recycle_if_ended(&replica.endpoint, self.reply);
-        let rest = Segments::from(self.out.freeze());
-        (Finished { rest, timings, usage, streamed: true, room: None }, self.codec)
+    /// Writes what was read.
+    async fn pass_on<S: Future<Output = CancelReason>>(&mut self, client: &mut Client<'_, S>) -> Result<(), Broken> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let piece = self.out.split().freeze();
+        let source = &mut self.source;
+        client.write(piece, || drop(source.take())).await
     }
 
-    /// What is known of an answer that broke off: its timings, and what its client has seen.
-    pub fn broken(self) -> (Option<Timings>, AnswerStream) {
-        let written = self.codec.content_events();
+    /// The end of a whole answer, and what its client has seen of it. Its connection is kept, if the replica has ended the
+    /// stream already.
+    pub fn finish(self) -> (Finished, Partial) {
+        let (usage, timings) = self.accounts();
+        let Self { attempt, source, codec, out, room, .. } = self;
+        // What was ended here the replica still writes.
+        attempt.recycle(source.filter(|_| !codec.ended_here()));
+        let (rest, cut_short) = (Segments::from(out.freeze()), codec.ended_here());
+        let finished = Finished { rest, timings, usage, streamed: true, cut_short, room: None };
+        (finished, Partial::new(codec, attempt.replica, room))
+    }
+
+    /// The whole answer in one piece.
+    fn into_plain(self) -> Finished {
+        let (usage, timings) = self.accounts();
+        let Self { attempt, source, codec, room, .. } = self;
+        // What was ended here the replica still writes.
+        attempt.recycle(source.filter(|_| !codec.ended_here()));
+        let cut_short = codec.ended_here();
+        Finished { rest: codec.into_answer().body, timings, usage, streamed: false, cut_short, room: Some(room) }
+    }
+
+    /// Tokens of the whole answer, and what was measured of this attempt.
+    fn accounts(&self) -> (Option<(Usage, bool)>, Option<Timings>) {
+        let usage = self.codec.usage().map(|usage| (usage, self.codec.usage_estimated()));
+        let timings = match (self.codec.timings(), usage.zip(self.first)) {
+            (Some(timings), _) => Some(measured::by_engine(&timings)),
+            // The counts of an answer that was carried on are those of several replicas.
+            (None, Some(((usage, _), first))) if self.before == 0 => {
+                Some(measured::here(&usage, self.sent, first, self.last))
+            }
+            (None, _) => self.first.map(|first| measured::written(self.written(), first, self.last)),
+        };
+        (usage, timings)
+    }
+
+    /// What is known of an answer that broke off: its timings, and what there is of it.
+    pub fn broken(self) -> (Option<Timings>, Partial) {
         let timings = match self.codec.timings() {
             Some(timings) => Some(measured::by_engine(&timings)),
-            None => self.first.map(|first| measured::written(written, first, self.last)),
+            None => self.first.map(|first| measured::written(self.written(), first, self.last)),
         };
-        (timings, self.codec)
+        (timings, Partial::new(self.codec, self.attempt.replica, self.room))
+    }
+
+    /// It failed before its client saw anything of it.
+    fn lost(self, failed: Failed) -> Unfinished {
+        // What a stream has written by now is only a part of what has come.
+        if self.attempt.shape.is_stream() || self.written() == 0 {
+            return failed.into();
+        }
+        let (timings, partial) = self.broken();
+        Unfinished::Lost(Box::new(Lost { failed, timings, partial }))
+    }
+
+    /// Content events of this attempt.
+    fn written(&self) -> u64 {
+        self.codec.content_events().saturating_sub(self.before)
     }
 }
 
@@ -150,18 +350,24 @@ impl<S: Future<Output = CancelReason>> Client<'_, S> {
                 done = future => Ok(done),
             }
         });
-        self.exchange.drive(waiting).await?
+        self.exchange.drive_piece(waiting).await?
     }
 
-    async fn write(&mut self, out: &mut BytesMut) -> Result<(), Broken> {
+    /// Writes; `hang_up` is called where the core takes the slot back meanwhile. A client that does not read must not hold that,
+    /// but what was on its way to it arrives whole, so that the answer can go on.
+    async fn write(&mut self, piece: Bytes, hang_up: impl FnOnce()) -> Result<(), Broken> {
         if let Some(head) = self.head.take() {
             self.exchange.begin(head).await?;
         }
-        // A client that does not read must not hold a slot that the core has taken back.
+        let mut writing = pin!(self.exchange.write(piece));
         tokio::select! {
             biased;
-            written = self.exchange.write(out.split().freeze()) => Ok(written?),
-            why = self.stopped.as_mut() => Err(Broken::Cancelled(why)),
+            written = &mut writing => Ok(written?),
+            why = self.stopped.as_mut() => {
+                hang_up();
+                writing.await?;
+                Err(Broken::Cancelled(why))
+            }
         }
     }
 }

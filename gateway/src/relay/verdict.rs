@@ -34,6 +34,19 @@ impl Failed {
         Self::new(Outcome::Soft(SoftFailure::BadAnswer), "not_a_stream", "head")
     }
 
+    /// The replica does not carry the answer on, though it should be able to. No mark against it, nor against the request,
+    /// which others have taken.
+    pub fn not_carried_on() -> Self {
+        Self::new(Outcome::Soft(SoftFailure::Busy { retry_after: Some(Duration::ZERO) }), "not_carried_on", "head")
+    }
+
+    /// Whether the replica refused because it was asked for a stream, as far as its words say.
+    pub fn blames_streaming(&self) -> bool {
+        let words =
+            self.answer.as_ref().filter(|_| self.is_final()).map(|error| error.body.message.to_ascii_lowercase());
+        words.is_some_and(|words| words.contains("stream"))
+    }
+
     /// Whether no other replica would say anything else.
     pub fn is_final(&self) -> bool {
         self.outcome == Outcome::RequestFault
@@ -56,7 +69,7 @@ impl Failed {
             }),
         };
         let phase = match failure {
-            Failure::BeforeHead(_) | Failure::Timeout => "head",
+            Failure::BeforeHead(_) | Failure::Stale(_) | Failure::Timeout => "head",
             Failure::InBody(_) | Failure::TooLarge(_) => "body",
             _ => "connect",
         };
@@ -96,5 +109,34 @@ impl Failed {
             StreamError::TooLong => (SoftFailure::Broken, "too_large"),
         };
         Self::new(Outcome::Soft(outcome), name, "body")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use openai_wire::{Route, classify_error};
+
+    use super::*;
+
+    fn said(status: u16, message: &str) -> Failed {
+        let body = serde_json::json!({"error": {"message": message}}).to_string();
+        let error = classify_error(Route::ChatCompletions, status, Some("application/json"), body.as_bytes());
+        Failed::answered(error, status, None)
+    }
+
+    #[test]
+    fn a_refusal_to_stream_is_told_by_its_words_and_no_other_failure_is() {
+        assert!(said(400, "logprobs is not supported with tools + stream").blames_streaming());
+        assert!(said(422, "Streaming is not available for this model").blames_streaming());
+        assert!(!said(400, "'messages' is required").blames_streaming());
+        assert!(!said(500, "the stream broke").blames_streaming(), "that is no refusal");
+        assert!(!Failed::late(SoftFailure::Stalled).blames_streaming());
+    }
+
+    #[test]
+    fn a_replica_that_does_not_carry_on_is_not_blamed_and_another_is_asked() {
+        let failed = Failed::not_carried_on();
+        assert!(!failed.is_final() && !failed.is_ours());
+        assert_eq!(failed.outcome, Outcome::Soft(SoftFailure::Busy { retry_after: Some(Duration::ZERO) }));
     }
 }

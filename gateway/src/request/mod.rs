@@ -9,14 +9,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use openai_wire::{Request, Route, ServiceTier};
-use scheduler::{Class, ModelId, Prefix, RequestSpec, TenantId, Timestamp};
+use scheduler::{Carry, Class, ModelId, Prefix, RequestSpec, TenantId, Timestamp};
 
 pub use self::fingerprint::FingerprintKey;
 use crate::{auth::Tenant, error::ApiError, fleet};
 
-const CLASS: &str = "x-huntgroup-class";
+/// How urgent a request is.
+pub const CLASS: &str = "x-huntgroup-class";
 const DEADLINE: &str = "x-huntgroup-deadline";
+const CONTINUE: &str = "x-huntgroup-continue";
 const PROGRESS: &str = "x-huntgroup-progress";
+const KEY: &str = "idempotency-key";
+/// The official SDKs count their tries in it, from 0.
+const RETRY_COUNT: &str = "x-stainless-retry-count";
+/// Longest idempotency key: a UUID has 36, a path with a date fits as well.
+const MAX_KEY: usize = 255;
 /// Bytes of text per token, until usage says better: English prose and JSON lie between 3 and 5.
 const BYTES_PER_TOKEN: u64 = 4;
 /// Tokens of an answer without `max_tokens`: a chat turn.
@@ -74,6 +81,46 @@ pub fn wants_progress(headers: &HeaderMap) -> Result<bool, ApiError> {
     }
 }
 
+/// Whether there is an idempotency key, sound or not.
+pub fn has_idempotency_key(headers: &HeaderMap) -> bool {
+    headers.contains_key(KEY)
+}
+
+/// What a client tells this request by when it sends it again.
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
+    let mut keys = headers.get_all(KEY).iter();
+    let Some(key) = keys.next() else { return Ok(None) };
+    let sound = |key: &&str| (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
+    match key.to_str().ok().filter(sound) {
+        Some(key) if keys.next().is_none() => Ok(Some(key)),
+        _ => Err(ApiError::Header {
+            header: KEY,
+            message:
+                "must be one key of 1 to 255 visible ASCII characters, a new one for each request and the same in \
+                      its retries; a UUID is a good one"
+                    .into(),
+        }),
+    }
+}
+
+/// How many tries came before this one, by the client's own account; 0 if it does not say.
+pub fn retries(headers: &HeaderMap) -> u32 {
+    headers.get(RETRY_COUNT).and_then(|value| value.to_str().ok()?.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Who may carry the answer on, if its replica goes away: what the operator allows, or less if the client says so.
+pub fn carry(headers: &HeaderMap, allowed: Carry) -> Result<Carry, ApiError> {
+    let asked = match headers.get(CONTINUE).map(|value| value.as_bytes().to_ascii_lowercase()).as_deref() {
+        None | Some(b"always") => Carry::Anyone,
+        Some(b"same_group") => Carry::SameGroup,
+        Some(b"never") => Carry::Never,
+        Some(_) => {
+            return Err(ApiError::Header { header: CONTINUE, message: "must be always, same_group or never".into() });
+        }
+    };
+    Ok(asked.min(allowed))
+}
+
 /// The most tokens that a request can have cost, whatever a replica claims: its limit per tenant must not be a phone's to
 /// use up. A token has at least a byte; templates add some. `None` for pictures, whose tokens are not in their bytes.
 pub fn dearest(request: &Request) -> Option<u64> {
@@ -81,7 +128,7 @@ pub fn dearest(request: &Request) -> Option<u64> {
     const TEMPLATE: u64 = 4096;
     /// An answer without `max_tokens` ends with the context; no phone has a larger one.
     const UNBOUNDED: u32 = 131_072;
-    let answer = u64::from(request.max_tokens.unwrap_or(UNBOUNDED)) * u64::from(request.choices);
+    let answer = u64::from(request.max_tokens.unwrap_or(UNBOUNDED)) * u64::from(request.all_choices());
     (!request.has_images).then(|| request.prompt_bytes + TEMPLATE + answer)
 }
 
@@ -103,6 +150,7 @@ pub fn spec(
         prompt_tokens: u32::try_from(request.prompt_bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX),
         max_output: request.max_tokens,
         stream: request.stream,
+        carry: Carry::Never,
         body_bytes: request.body_len() as u64,
         prefix,
     }

@@ -1,6 +1,6 @@
 //! One log line per request, at info, target `access`.
 //!
-//! The fields are a fixed list: who asked (tenant's name), what for, where it ran, how long, how it ended. There is no
+//! The fields are a fixed list: who asked (tenant's name), what for, where it ran, how long, how it ended, what it cost. There is no
 //! field for a prompt, an answer, a header or a key, so none can slip in.
 
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 /// What one line says.
 pub(super) struct Line<'a> {
     pub(super) request_id: &'a str,
+    pub(super) trace_id: Option<String>,
     pub(super) tenant: &'a str,
     pub(super) model: &'a str,
     pub(super) route: &'static str,
@@ -15,6 +16,7 @@ pub(super) struct Line<'a> {
     pub(super) status: u16,
     pub(super) outcome: &'static str,
     pub(super) replica: &'a str,
+    pub(super) joined: &'a str,
     pub(super) attempts: u32,
     pub(super) queue: Duration,
     pub(super) first_token: Option<Duration>,
@@ -23,6 +25,7 @@ pub(super) struct Line<'a> {
     pub(super) completion_tokens: u64,
     pub(super) cached_tokens: u64,
     pub(super) estimated: bool,
+    pub(super) cost: Option<f64>,
 }
 
 impl Line<'_> {
@@ -30,6 +33,7 @@ impl Line<'_> {
         tracing::info!(
             target: "access",
             request_id = self.request_id,
+            trace_id = self.trace_id,
             tenant = self.tenant,
             model = self.model,
             route = self.route,
@@ -37,6 +41,7 @@ impl Line<'_> {
             status = self.status,
             outcome = self.outcome,
             replica = self.replica,
+            joined = self.joined,
             attempts = self.attempts,
             queue_ms = milliseconds(self.queue),
             first_token_ms = self.first_token.map(milliseconds),
@@ -45,6 +50,7 @@ impl Line<'_> {
             completion_tokens = self.completion_tokens,
             cached_tokens = self.cached_tokens,
             estimated = self.estimated,
+            cost_acu = self.cost,
         );
     }
 }

@@ -7,7 +7,7 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
@@ -16,15 +16,21 @@ use dashmap::DashMap;
 use openai_wire::Route;
 use prometheus::{
     Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    Opts, Registry, TextEncoder, core::Collector,
+    IntGaugeVec, Opts, Registry, TextEncoder, core::Collector,
 };
-use scheduler::{ChangeReason, Class, ReplicaState};
+use scheduler::{ChangeReason, Class, ReplicaId, ReplicaState};
 
 use super::{
+    account::Upkeep,
+    cost::{CostSeries, Ledger, Statement, Window},
+    history::History,
     names::{self, Kind, Metric},
     pool::{PoolGauges, PoolSample},
     process::ProcessGauges,
+    tenants::Tenants,
+    trace::{Exporter, Target, Tracer},
 };
+use crate::clock;
 
 /// The label value of what is not configured, or does not fit under a cap any more.
 pub const OTHER: &str = "other";
@@ -34,7 +40,7 @@ pub const OTHER: &str = "other";
 const REPLICAS_MAX: usize = 5_000;
 
 /// Models with series of their own. Models come from configuration and probes, and a phone may claim any number.
-const MODELS_MAX: usize = 256;
+pub(super) const MODELS_MAX: usize = 256;
 
 /// What telemetry needs to know once.
 #[derive(Clone, Debug)]
@@ -49,6 +55,7 @@ pub struct TelemetryOptions {
 pub struct Telemetry {
     registry: Registry,
     access_log: AtomicBool,
+    tracer: OnceLock<Arc<Tracer>>,
     families: Families,
     series: DashMap<(Arc<str>, Route, Class), Arc<RequestSeries>>,
     models: DashMap<Arc<str>, ()>,
@@ -56,8 +63,13 @@ pub struct Telemetry {
     replica_count: AtomicUsize,
     pub(super) in_flight: IntGauge,
     panics: IntCounter,
+    client_retries: IntCounter,
     pool: PoolGauges,
+    pub(super) tenants: Tenants,
+    pub(super) ledger: Ledger,
+    cost: CostSeries,
     process: ProcessGauges,
+    history: History,
     /// One scrape at a time: gauges are cleared and set again.
     source: Mutex<Option<PoolSource>>,
 }
@@ -77,9 +89,18 @@ struct Families {
     shed: IntCounterVec,
     attempts: IntCounterVec,
     changes: IntCounterVec,
+    quarantine: IntCounterVec,
     failovers: IntCounterVec,
+    continuations: IntCounterVec,
+    registrations: IntCounterVec,
+    batch_lines: IntCounterVec,
+    upstream_plain: IntCounterVec,
+    spans: [IntCounter; 2],
     hedges: [IntCounter; 2],
+    joined: [IntCounter; 2],
     wasted: CounterVec,
+    calls: IntCounterVec,
+    chain_polls: IntCounterVec,
 }
 
 /// The series of one (model, route, class).
@@ -117,17 +138,32 @@ impl Telemetry {
         for reason in names::SHED_REASONS {
             families.shed.with_label_values(&[reason]);
         }
+        for outcome in names::CONTINUATIONS_BY_OUTCOME {
+            families.continuations.with_label_values(&[outcome]);
+        }
+        for outcome in names::REGISTRATIONS_BY_OUTCOME {
+            families.registrations.with_label_values(&[outcome]);
+        }
+        for outcome in names::LINES_BY_OUTCOME {
+            families.batch_lines.with_label_values(&[outcome]);
+        }
         gauges(&registry, &names::BUILD_INFO).with_label_values(&[options.version]).set(1.0);
         Arc::new(Self {
             access_log: AtomicBool::new(options.access_log),
+            tracer: OnceLock::new(),
             series: DashMap::new(),
             models: DashMap::new(),
             replicas: DashMap::new(),
             replica_count: AtomicUsize::new(0),
             in_flight: register(&registry, IntGauge::with_opts(opts(&names::REQUESTS_IN_FLIGHT))),
             panics: register(&registry, IntCounter::with_opts(opts(&names::PANICS))),
+            client_retries: register(&registry, IntCounter::with_opts(opts(&names::CLIENT_RETRIES))),
             pool: PoolGauges::new(&registry),
+            tenants: Tenants::new(&registry),
+            ledger: Ledger::new(clock::now()),
+            cost: CostSeries::new(&registry),
             process: ProcessGauges::new(&registry),
+            history: History::default(),
             source: Mutex::new(None),
             families,
             registry,
@@ -139,8 +175,33 @@ impl Telemetry {
         self.access_log.store(on, Ordering::Relaxed);
     }
 
+    /// Has requests from now on traced; the exporter sends their spans. Once.
+    pub fn trace_to(&self, target: Target, sample: f64) -> Exporter {
+        let [exported, lost] = self.families.spans.clone();
+        let (tracer, inbox) = Tracer::new(sample, exported, lost);
+        self.tracer.get_or_init(|| Arc::new(tracer));
+        Exporter::new(target, inbox)
+    }
+
+    /// Takes another share of requests to be traced.
+    pub fn set_trace_sample(&self, sample: f64) {
+        if let Some(tracer) = self.tracer.get() {
+            tracer.set_sample(sample);
+        }
+    }
+
+    /// Decides what is traced, if anything is.
+    pub(super) fn tracer(&self) -> Option<&Arc<Tracer>> {
+        self.tracer.get()
+    }
+
     pub(super) fn access_log(&self) -> bool {
         self.access_log.load(Ordering::Relaxed)
+    }
+
+    /// The last hour.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// Where the gauges of the pool come from; asked at each scrape.
@@ -156,14 +217,41 @@ impl Telemetry {
             let sample = source();
             self.forget_missing(&sample);
             self.pool.refresh(&sample, &models, REPLICAS_MAX);
+            self.tenants.refresh(&sample.queued_by_tenant);
         }
+        self.cost.refresh(&self.cost(Window::All));
         self.process.refresh();
         TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap_or_default()
+    }
+
+    /// A replica is in the pool, with this price from now on.
+    pub fn replica_kept(&self, replica: ReplicaId, upkeep: Upkeep) {
+        self.ledger.keep(replica, upkeep, clock::now());
+    }
+
+    /// A replica of the pool is given work from now on, or is not.
+    pub fn replica_takes_work(&self, replica: ReplicaId, takes_work: bool) {
+        self.ledger.takes_work(replica, takes_work, clock::now());
+    }
+
+    /// A replica has left the pool: it costs nothing any more.
+    pub fn replica_left(&self, replica: ReplicaId) {
+        self.ledger.left(replica, clock::now());
+    }
+
+    /// What the pool has cost in a time, and what for.
+    pub fn cost(&self, window: Window) -> Statement {
+        self.ledger.statement(window, clock::now())
     }
 
     /// A request was refused because of load.
     pub fn shed(&self, reason: &'static str) {
         self.families.shed.with_label_values(&[reason]).inc();
+    }
+
+    /// A replica was put its test questions: `passed`, `wrong_answer` or `failed`.
+    pub fn quarantine(&self, outcome: &'static str) {
+        self.families.quarantine.with_label_values(&[outcome]).inc();
     }
 
     /// A replica changed its state.
@@ -183,11 +271,42 @@ impl Telemetry {
         self.families.failovers.with_label_values(&[phase, reason]).inc();
     }
 
+    /// An answer had broken off in the middle; what became of it, as [`names::CONTINUATIONS_BY_OUTCOME`] has it.
+    pub fn continuation(&self, outcome: &'static str) {
+        self.families.continuations.with_label_values(&[outcome]).inc();
+    }
+
+    /// A phone called; what became of it, as [`names::REGISTRATIONS_BY_OUTCOME`] has it.
+    pub fn registration(&self, outcome: &'static str) {
+        self.families.registrations.with_label_values(&[outcome]).inc();
+    }
+
+    /// A replica gives an answer in one piece that could have been a stream.
+    pub fn upstream_plain(&self, reason: &'static str) {
+        self.families.upstream_plain.with_label_values(&[reason]).inc();
+    }
+
     /// A second copy of a request ended; `won` if it brought the answer. [`RequestRecord`](super::RequestRecord) calls this
     /// for the attempts of its request.
     pub fn hedge_ended(&self, won: bool) {
         let [lost, of_use] = &self.families.hedges;
         if won { of_use } else { lost }.inc();
+    }
+
+    /// A request joined an earlier one, which was over by then or not.
+    pub fn joined(&self, finished: bool) {
+        let [running, over] = &self.families.joined;
+        if finished { over } else { running }.inc();
+    }
+
+    /// A client says that it asks again.
+    pub fn client_retry(&self) {
+        self.client_retries.inc();
+    }
+
+    /// A line of a batch came back; what became of it, as [`names::LINES_BY_OUTCOME`] has it.
+    pub fn batch_line(&self, outcome: &'static str) {
+        self.families.batch_lines.with_label_values(&[outcome]).inc();
     }
 
     /// An attempt ended. [`RequestRecord`](super::RequestRecord) calls this for the attempts of its request.
@@ -254,6 +373,16 @@ impl Telemetry {
         gone.iter().for_each(|label| self.forget_replica(label));
     }
 
+    /// A call about files or batches ended. [`CallRecord`](super::CallRecord) calls this.
+    pub(super) fn call(&self, call: &'static str, outcome: &'static str) {
+        self.families.calls.with_label_values(&[call, outcome]).inc();
+    }
+
+    /// The chain was looked at.
+    pub fn chain_polled(&self, outcome: &'static str) {
+        self.families.chain_polls.with_label_values(&[outcome]).inc();
+    }
+
     /// A panic ended one request.
     pub fn panic_seen(&self) {
         self.panics.inc();
@@ -298,6 +427,8 @@ impl Telemetry {
 impl Families {
     fn new(registry: &Registry) -> Self {
         let hedges = counters(registry, &names::HEDGES);
+        let spans = counters(registry, &names::TRACE_SPANS);
+        let joined = counters(registry, &names::JOINED_REQUESTS);
         Self {
             requests: counters(registry, &names::REQUESTS),
             duration: histograms(registry, &names::REQUEST_DURATION),
@@ -311,12 +442,18 @@ impl Families {
             shed: counters(registry, &names::SHED),
             attempts: counters(registry, &names::ATTEMPTS),
             changes: counters(registry, &names::REPLICA_STATE_CHANGES),
+            quarantine: counters(registry, &names::QUARANTINE),
             failovers: counters(registry, &names::FAILOVERS),
+            continuations: counters(registry, &names::CONTINUATIONS),
+            registrations: counters(registry, &names::REGISTRATIONS),
+            batch_lines: counters(registry, &names::BATCH_LINES_ENDED),
+            upstream_plain: counters(registry, &names::UPSTREAM_PLAIN),
             hedges: ["lost", "won"].map(|outcome| hedges.with_label_values(&[outcome])),
-            wasted: register(
-                registry,
-                CounterVec::new(opts(&names::WASTED_SLOT_SECONDS), names::WASTED_SLOT_SECONDS.labels),
-            ),
+            spans: ["exported", "lost"].map(|outcome| spans.with_label_values(&[outcome])),
+            joined: ["running", "finished"].map(|state| joined.with_label_values(&[state])),
+            wasted: float_counters(registry, &names::WASTED_SLOT_SECONDS),
+            calls: counters(registry, &names::BATCH_API_CALLS),
+            chain_polls: counters(registry, &names::CHAIN_POLLS),
         }
     }
 
@@ -371,6 +508,14 @@ pub(super) fn gauges(registry: &Registry, metric: &Metric) -> GaugeVec {
     register(registry, GaugeVec::new(opts(metric), metric.labels))
 }
 
+pub(super) fn int_gauges(registry: &Registry, metric: &Metric) -> IntGaugeVec {
+    register(registry, IntGaugeVec::new(opts(metric), metric.labels))
+}
+
+pub(super) fn float_counters(registry: &Registry, metric: &Metric) -> CounterVec {
+    register(registry, CounterVec::new(opts(metric), metric.labels))
+}
+
 pub(super) fn gauge(registry: &Registry, metric: &Metric) -> Gauge {
     register(registry, Gauge::with_opts(opts(metric)))
 }
@@ -379,7 +524,7 @@ pub(super) fn counter(registry: &Registry, metric: &Metric) -> Counter {
     register(registry, Counter::with_opts(opts(metric)))
 }
 
-fn histograms(registry: &Registry, metric: &Metric) -> HistogramVec {
+pub(super) fn histograms(registry: &Registry, metric: &Metric) -> HistogramVec {
     let Kind::Histogram(buckets) = metric.kind else { unreachable!("{} is no histogram", metric.name) };
     let opts = HistogramOpts::new(metric.name, metric.help).buckets(buckets.to_vec());
     register(registry, HistogramVec::new(opts, metric.labels))

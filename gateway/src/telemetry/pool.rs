@@ -8,10 +8,11 @@ use std::{
 };
 
 use prometheus::{Gauge, GaugeVec, IntCounterVec, Registry};
-use scheduler::{Class, ReplicaState};
+use scheduler::{Class, Limit, ReplicaState};
 
 use super::{
     OTHER,
+    batches::{BatchGauges, BatchSample},
     metrics::{counters, gauge, gauges},
     names,
 };
@@ -23,16 +24,52 @@ pub struct PoolSample {
     pub replicas: Vec<ReplicaSample>,
     /// Waiting requests by model and class; what is missing is 0.
     pub queued: Vec<QueueSample>,
+    /// Waiting requests by tenant; who is missing has none.
+    pub queued_by_tenant: Vec<(Arc<str>, usize)>,
     /// Estimated waits of new requests by model and class.
     pub waits: Vec<WaitSample>,
     /// Decisions of the scheduler since its start, by kind.
     pub decisions: Vec<(&'static str, u64)>,
+    /// Calls in which a database did not do its part, by database.
+    pub store_failures: Vec<(&'static str, u64)>,
     /// Running attempts that are not their request's first.
     pub retries_in_flight: u32,
+    /// Bytes of answers that can be joined.
+    pub kept_answer_bytes: u64,
     /// Age in seconds of the oldest request that waits for a slot; 0 if none does.
     pub oldest_queued_s: f64,
     /// Age in seconds of the oldest request that runs on a replica; 0 if none does.
     pub oldest_running_s: f64,
+    /// Batches that have not ended.
+    pub batches: BatchSample,
+    /// Phones that the chain assigns to our jobs, by where they stand; empty: the chain is not looked at.
+    pub chain: BTreeMap<&'static str, usize>,
+    /// Deployments, the one that ends next first.
+    pub deployments: Vec<DeploymentSample>,
+    /// How many phones there should be.
+    pub advice: Vec<AdviceSample>,
+}
+
+/// Replicas that end together.
+#[derive(Clone, Debug)]
+pub struct DeploymentSample {
+    /// As in the admin API.
+    pub name: String,
+    /// Of all its replicas.
+    pub slots: u32,
+    /// Seconds until it ends, if that is known; negative once it is past.
+    pub left_s: Option<f64>,
+}
+
+/// Capacity advice on one model.
+#[derive(Clone, Debug)]
+pub struct AdviceSample {
+    /// Label of the model.
+    pub model: Arc<str>,
+    /// Phones that there should be; `None` while nothing can be said.
+    pub wanted: Option<usize>,
+    /// The share of requests that met their objective, by class.
+    pub attained: Vec<(Class, f64)>,
 }
 
 /// One replica.
@@ -48,12 +85,18 @@ pub struct ReplicaSample {
     pub slots: u32,
     /// Running attempts.
     pub busy: u32,
+    /// Slots of attempts that were broken off, which may still work there.
+    pub lingering: u32,
+    /// Slots that work for others.
+    pub foreign: u32,
     /// Prompt tokens per second, once measured.
     pub prefill_rate: Option<f64>,
     /// Answer tokens per second, once measured.
     pub decode_rate: Option<f64>,
     /// Seconds until its deployment ends, if that is known; negative once it is past.
     pub expiry_s: Option<f64>,
+    /// How much may be asked of it, by what limits it; empty where nothing does.
+    pub limits: Vec<(&'static str, Limit)>,
 }
 
 /// Requests of one model and class that wait.
@@ -85,11 +128,20 @@ pub(super) struct PoolGauges {
     prefill: GaugeVec,
     decode: GaugeVec,
     expiry: GaugeVec,
+    limited: GaugeVec,
+    deployment_end: GaugeVec,
+    deployment_slots: GaugeVec,
     queue: GaugeVec,
     waits: GaugeVec,
+    wanted: GaugeVec,
+    attained: GaugeVec,
     decisions: IntCounterVec,
+    store_failures: IntCounterVec,
     age: GaugeVec,
     retries: Gauge,
+    kept_answers: Gauge,
+    batches: BatchGauges,
+    chain: GaugeVec,
 }
 
 impl PoolGauges {
@@ -100,18 +152,39 @@ impl PoolGauges {
             prefill: gauges(registry, &names::REPLICA_PREFILL),
             decode: gauges(registry, &names::REPLICA_DECODE),
             expiry: gauges(registry, &names::REPLICA_EXPIRY),
+            limited: gauges(registry, &names::REPLICA_LIMITED),
+            deployment_end: gauges(registry, &names::DEPLOYMENT_END),
+            deployment_slots: gauges(registry, &names::DEPLOYMENT_SLOTS),
             queue: gauges(registry, &names::QUEUE_DEPTH),
             waits: gauges(registry, &names::ESTIMATED_WAIT),
+            wanted: gauges(registry, &names::REPLICAS_WANTED),
+            attained: gauges(registry, &names::OBJECTIVE_ATTAINED),
             decisions: counters(registry, &names::DECISIONS),
+            store_failures: counters(registry, &names::STORE_FAILURES),
             age: gauges(registry, &names::REQUESTS_IN_FLIGHT_AGE),
             retries: gauge(registry, &names::RETRIES_IN_FLIGHT),
+            kept_answers: gauge(registry, &names::KEPT_ANSWER_BYTES),
+            batches: BatchGauges::new(registry),
+            chain: gauges(registry, &names::CHAIN_REPLICAS),
         }
     }
 
     /// Takes everything from the sample; what it no longer has, disappears. `models` are shown also when idle.
     pub(super) fn refresh(&self, sample: &PoolSample, models: &[Arc<str>], replicas_max: usize) {
-        let families =
-            [&self.replicas, &self.slots, &self.prefill, &self.decode, &self.expiry, &self.queue, &self.waits];
+        let families = [
+            &self.replicas,
+            &self.slots,
+            &self.prefill,
+            &self.decode,
+            &self.expiry,
+            &self.limited,
+            &self.deployment_end,
+            &self.deployment_slots,
+            &self.queue,
+            &self.waits,
+            &self.wanted,
+            &self.attained,
+        ];
         for family in families {
             family.reset();
         }
@@ -119,25 +192,50 @@ impl PoolGauges {
             self.show(replica);
         }
         self.count_states(sample);
+        self.show_deployments(&sample.deployments);
         self.count_queued(sample, models);
         for wait in &sample.waits {
             self.waits.with_label_values(&[&*wait.model, wait.class.name()]).set(wait.seconds);
         }
-        for (decision, count) in &sample.decisions {
-            let counter = self.decisions.with_label_values(&[decision]);
-            counter.inc_by(count.saturating_sub(counter.get()));
+        for advice in &sample.advice {
+            if let Some(wanted) = advice.wanted {
+                self.wanted.with_label_values(&[&*advice.model]).set(wanted as f64);
+            }
+            for (class, share) in &advice.attained {
+                self.attained.with_label_values(&[&*advice.model, class.name()]).set(*share);
+            }
+        }
+        for (family, counts) in [(&self.decisions, &sample.decisions), (&self.store_failures, &sample.store_failures)] {
+            for (name, count) in counts {
+                let counter = family.with_label_values(&[name]);
+                counter.inc_by(count.saturating_sub(counter.get()));
+            }
         }
         self.age.with_label_values(&["queued"]).set(sample.oldest_queued_s);
         self.age.with_label_values(&["running"]).set(sample.oldest_running_s);
         self.retries.set(f64::from(sample.retries_in_flight));
+        self.kept_answers.set(sample.kept_answer_bytes as f64);
+        self.batches.refresh(&sample.batches);
+        self.chain.reset();
+        for (state, count) in &sample.chain {
+            self.chain.with_label_values(&[state]).set(*count as f64);
+        }
     }
 
     fn show(&self, replica: &ReplicaSample) {
         let label = &*replica.label;
         let takes_work = TAKE_WORK.iter().any(|state| state.name() == replica.state);
-        let free = if takes_work { replica.slots.saturating_sub(replica.busy) } else { 0 };
-        self.slots.with_label_values(&[label, "busy"]).set(f64::from(replica.busy));
-        self.slots.with_label_values(&[label, "free"]).set(f64::from(free));
+        let taken = replica.busy + replica.lingering + replica.foreign;
+        let free = if takes_work { replica.slots.saturating_sub(taken) } else { 0 };
+        let states =
+            [("busy", replica.busy), ("lingering", replica.lingering), ("foreign", replica.foreign), ("free", free)];
+        for (state, count) in states {
+            self.slots.with_label_values(&[label, state]).set(f64::from(count));
+        }
+        for (cause, limit) in &replica.limits {
+            let level = if *limit == Limit::Paused { 2.0 } else { 1.0 };
+            self.limited.with_label_values(&[label, cause]).set(level);
+        }
         for (family, value) in [
             (&self.prefill, replica.prefill_rate),
             (&self.decode, replica.decode_rate),
@@ -145,6 +243,20 @@ impl PoolGauges {
         ] {
             if let Some(value) = value {
                 family.with_label_values(&[label]).set(value);
+            }
+        }
+    }
+
+    /// Those that end first by name, the rest together.
+    fn show_deployments(&self, deployments: &[DeploymentSample]) {
+        for (at, deployment) in deployments.iter().enumerate() {
+            let name = if at < MOST_DEPLOYMENTS { deployment.name.as_str() } else { OTHER };
+            self.deployment_slots.with_label_values(&[name]).add(f64::from(deployment.slots));
+            let Some(left) = deployment.left_s else { continue };
+            let end = self.deployment_end.with_label_values(&[name]);
+            // Of those shown together the first counts, and they come in that order.
+            if at <= MOST_DEPLOYMENTS {
+                end.set(left);
             }
         }
     }
@@ -183,5 +295,7 @@ impl PoolGauges {
     }
 }
 
+/// Deployments shown by name. 100: 6,400 phones at 64 a deployment.
+const MOST_DEPLOYMENTS: usize = 100;
 /// States in which the scheduler gives a replica new work.
 const TAKE_WORK: [ReplicaState; 3] = [ReplicaState::Ready, ReplicaState::Suspect, ReplicaState::Probation];

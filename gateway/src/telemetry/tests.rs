@@ -1,6 +1,7 @@
 //! What requests and the pool leave behind, read the way Prometheus reads it.
 
 use std::{
+    collections::BTreeMap,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex},
@@ -8,11 +9,11 @@ use std::{
 };
 
 use openai_wire::Route;
-use scheduler::Class;
+use scheduler::{Class, Limit, ReplicaId};
 
 use super::{
-    OTHER, PoolSample, QueueSample, ReplicaSample, RequestOutcome, RequestRecord, Telemetry, TelemetryOptions,
-    WaitSample,
+    AdviceSample, BatchSample, DeploymentSample, OTHER, PoolSample, Price, QueueSample, ReplicaSample, RequestOutcome,
+    RequestRecord, Telemetry, TelemetryOptions, Upkeep, WaitSample,
     names::{self, Kind, Metric},
 };
 
@@ -38,6 +39,21 @@ fn sum(telemetry: &Telemetry, metric: &Metric, suffix: &str, labels: &[(&str, &s
     matching.map(|line| line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()).expect("a value")).sum()
 }
 
+fn deployment(name: &str, slots: u32, left_s: Option<f64>) -> DeploymentSample {
+    DeploymentSample { name: name.into(), slots, left_s }
+}
+
+#[test]
+fn deployments_beyond_the_hundredth_are_shown_together_with_the_first_end() {
+    let telemetry = telemetry();
+    let deployments = (0..103).map(|n| deployment(&format!("d{n}"), 2, Some(f64::from(n)))).collect::<Vec<_>>();
+    let sample = PoolSample { deployments, ..PoolSample::default() };
+    telemetry.set_pool_source(Box::new(move || sample.clone()));
+    assert_eq!(sum(&telemetry, &names::DEPLOYMENT_SLOTS, "", &[("deployment", OTHER)]), 6.0);
+    assert_eq!(sum(&telemetry, &names::DEPLOYMENT_END, "", &[("deployment", OTHER)]), 100.0);
+    assert_eq!(sum(&telemetry, &names::DEPLOYMENT_END, "", &[("deployment", "d99")]), 99.0);
+}
+
 fn replica(label: &str, state: &'static str) -> ReplicaSample {
     ReplicaSample {
         label: Arc::from(label),
@@ -45,10 +61,18 @@ fn replica(label: &str, state: &'static str) -> ReplicaSample {
         state,
         slots: 4,
         busy: 1,
+        lingering: 1,
+        foreign: 0,
         prefill_rate: Some(80.0),
         decode_rate: None,
         expiry_s: Some(-2.0),
+        limits: Vec::new(),
     }
+}
+
+/// Of a phone with two slots.
+fn price() -> Price {
+    Price { acu_per_day: Some(0.5), slots: 2, deployment: None }
 }
 
 /// A gateway to which everything has happened that is counted.
@@ -56,15 +80,36 @@ fn busy_telemetry() -> Arc<Telemetry> {
     let telemetry = telemetry();
     let mut sample = PoolSample { replicas: vec![replica("a", "ready"), replica("b", "out")], ..PoolSample::default() };
     sample.replicas[0].decode_rate = Some(9.0);
+    sample.replicas[0].limits.push(("battery", Limit::Paused));
+    sample.deployments.push(deployment("a", 4, Some(60.0)));
     sample.waits.push(WaitSample { model: Arc::from("small"), class: Class::Batch, seconds: 12.5 });
     sample.decisions.push(("placed", 4));
     sample.queued.push(QueueSample { model: Arc::from("small"), class: Class::Batch, waiting: 3 });
+    sample.batches = BatchSample {
+        states: vec![("in_progress", 1)],
+        waiting: vec![("replica", 1)],
+        left_s: Some(60.0),
+        expiry_s: Some(50.0),
+        slack_s: Some(-10.0),
+        ..BatchSample::default()
+    };
+    sample.chain.insert("running", 1);
+    sample.store_failures.push(("state", 1));
+    sample.advice.push(AdviceSample {
+        model: Arc::from("small"),
+        wanted: Some(3),
+        attained: vec![(Class::Standard, 0.9)],
+    });
     telemetry.set_pool_source(Box::new(move || sample.clone()));
+    let models = vec![Arc::from("small")];
+    telemetry.replica_kept(ReplicaId(1), Upkeep { price: price(), models, takes_work: true });
+    telemetry.quarantine("passed");
     let mut record = record(&telemetry);
     record.queued();
-    let attempt = record.dispatched(&Arc::from("a"), false);
+    let attempt = record.dispatched(&Arc::from("a"), false, &price());
     record.attempt_ended(attempt, "connect");
-    let (attempt, copy) = (record.dispatched(&Arc::from("b"), false), record.dispatched(&Arc::from("a"), true));
+    let (attempt, copy) =
+        (record.dispatched(&Arc::from("b"), false, &price()), record.dispatched(&Arc::from("a"), true, &price()));
     record.first_token();
     record.attempt_ended(copy, names::OUTCOME_HEDGE_LOST);
     record.attempt_ended(attempt, names::OUTCOME_OK);
@@ -74,8 +119,11 @@ fn busy_telemetry() -> Arc<Telemetry> {
     drop(record);
     telemetry.shed("queue_full");
     telemetry.failover("connect", "refused");
+    telemetry.upstream_plain(names::PLAIN_ENGINE);
     telemetry.replica_changed("a", "ready", "probe");
     telemetry.panic_seen();
+    telemetry.call("list_files", names::OUTCOME_OK);
+    telemetry.chain_polled("ok");
     telemetry
 }
 
@@ -117,7 +165,7 @@ fn a_record_that_is_only_dropped_is_a_client_that_left() {
     let telemetry = telemetry();
     let mut record = record(&telemetry);
     record.queued();
-    let attempt = record.dispatched(&Arc::from("a"), false);
+    let attempt = record.dispatched(&Arc::from("a"), false, &Price::default());
     assert_eq!(sum(&telemetry, &names::REQUESTS_IN_FLIGHT, "", &[]), 1.0);
     drop((attempt, record));
     assert_eq!(sum(&telemetry, &names::REQUESTS_IN_FLIGHT, "", &[]), 0.0);
@@ -174,12 +222,12 @@ async fn the_parts_of_a_request_sum_up_to_its_whole() {
     record.queued();
     passes(Duration::from_millis(3)).await;
     assert!(record.queue_wait() >= Duration::from_millis(3), "the running wait counts");
-    let attempt = record.dispatched(&Arc::from("a"), false);
+    let attempt = record.dispatched(&Arc::from("a"), false, &Price::default());
     passes(Duration::from_millis(3)).await;
     record.attempt_ended(attempt, "reset");
     let after_first = record.queue_wait();
     passes(Duration::from_millis(3)).await;
-    let attempt = record.dispatched(&Arc::from("b"), false);
+    let attempt = record.dispatched(&Arc::from("b"), false, &Price::default());
     assert!(record.queue_wait() >= after_first + Duration::from_millis(3), "the way to the next slot is a wait");
     assert_eq!(record.attempts(), 2);
     record.attempt_ended(attempt, names::OUTCOME_OK);
@@ -198,9 +246,9 @@ async fn the_time_in_which_several_copies_run_counts_once_and_the_winner_is_whos
     let telemetry = Telemetry::new(TelemetryOptions { access_log: true, version: "1" });
     let mut record = record(&telemetry);
     record.queued();
-    let first = record.dispatched(&Arc::from("winner"), false);
+    let first = record.dispatched(&Arc::from("winner"), false, &Price::default());
     passes(Duration::from_millis(3)).await;
-    let second = record.dispatched(&Arc::from("loser"), true);
+    let second = record.dispatched(&Arc::from("loser"), true, &Price::default());
     assert_eq!(record.attempts(), 2);
     passes(Duration::from_millis(3)).await;
     record.attempt_ended(second, names::OUTCOME_HEDGE_LOST);
@@ -223,6 +271,45 @@ async fn the_time_in_which_several_copies_run_counts_once_and_the_winner_is_whos
 /// The record reads the process's clock, so that is what has to move.
 async fn passes(time: Duration) {
     tokio::time::sleep_until(crate::clock::instant(crate::clock::now() + time)).await;
+}
+
+#[tokio::test]
+async fn the_time_in_which_a_part_was_written_is_wasted_only_if_the_part_is_given_up() {
+    let second = Duration::from_secs(1);
+    for (outcome, reason) in [
+        (RequestOutcome::Ok, None),
+        (RequestOutcome::ClientGone, Some("abandoned")),
+        (RequestOutcome::Error("deadline_exceeded"), Some("abandoned")),
+        (RequestOutcome::Error("upstream_error"), Some("failed")),
+    ] {
+        let telemetry = telemetry();
+        let wasted = |reason| sum(&telemetry, &names::WASTED_SLOT_SECONDS, "", &[("reason", reason)]);
+        let mut record = record(&telemetry);
+        record.queued();
+        let attempt = record.dispatched(&Arc::from("a"), false, &Price::default());
+        passes(Duration::from_millis(5)).await;
+        // No attempt writes for longer than it runs.
+        record.attempt_broke_off(attempt, "reset", second);
+        assert!(wasted("reset") < 0.001, "all of its time went into what is kept: {}", wasted("reset"));
+        let attempt = record.dispatched(&Arc::from("b"), false, &Price::default());
+        passes(Duration::from_millis(5)).await;
+        record.attempt_broke_off(attempt, "cut", Duration::from_millis(1));
+        assert!(wasted("cut") >= 0.004, "what it read is read again: {}", wasted("cut"));
+        record.outcome(outcome);
+        drop(record);
+        for given_up in ["abandoned", "failed"] {
+            assert_eq!(wasted(given_up) >= 0.006, reason == Some(given_up), "{outcome:?}");
+        }
+    }
+    let telemetry = telemetry();
+    let mut record = record(&telemetry);
+    let attempt = record.dispatched(&Arc::from("a"), false, &Price::default());
+    passes(Duration::from_millis(5)).await;
+    record.attempt_broke_off(attempt, "reset", second);
+    record.begins_anew();
+    record.outcome(RequestOutcome::Ok);
+    drop(record);
+    assert!(sum(&telemetry, &names::WASTED_SLOT_SECONDS, "", &[("reason", "failed")]) >= 0.005);
 }
 
 #[test]
@@ -277,7 +364,8 @@ fn the_pool_is_shown_as_its_source_has_it_now() {
     let sample = Arc::new(Mutex::new(PoolSample { replicas: vec![replica("a", "ready")], ..PoolSample::default() }));
     let source = Arc::clone(&sample);
     telemetry.set_pool_source(Box::new(move || source.lock().expect("no panic holds it").clone()));
-    assert_eq!(sum(&telemetry, &names::REPLICA_SLOTS, "", &[("replica", "a"), ("state", "free")]), 3.0);
+    let slots = |state| sum(&telemetry, &names::REPLICA_SLOTS, "", &[("replica", "a"), ("state", state)]);
+    assert_eq!(["busy", "lingering", "foreign", "free"].map(slots), [1.0, 1.0, 0.0, 2.0]);
     assert_eq!(sum(&telemetry, &names::REPLICAS, "", &[("model", "small"), ("state", "ready")]), 1.0);
     assert_eq!(sum(&telemetry, &names::REPLICA_EXPIRY, "", &[("replica", "a")]), -2.0);
     assert!(telemetry.render().contains("huntgroup_queue_depth{class=\"batch\",model=\"small\"} 0"));
@@ -290,15 +378,24 @@ fn the_pool_is_shown_as_its_source_has_it_now() {
     changed.models.clear();
     changed.prefill_rate = None;
     *sample.lock().expect("no panic holds it") = PoolSample {
+        store_failures: vec![("state", 2), ("batches", 0)],
         replicas: vec![changed],
         queued: vec![QueueSample { model: Arc::from("small"), class: Class::Batch, waiting: 7 }],
+        queued_by_tenant: vec![(Arc::from("acme"), 7)],
         waits: Vec::new(),
         decisions: vec![("placed", 9), ("hedged_late", 1)],
         retries_in_flight: 2,
+        kept_answer_bytes: 4096,
         oldest_queued_s: 9.5,
         oldest_running_s: 0.0,
+        batches: BatchSample::default(),
+        chain: BTreeMap::from([("running", 3)]),
+        deployments: vec![deployment("a", 4, Some(60.0)), deployment("b", 2, None)],
+        advice: Vec::new(),
     };
     assert_eq!(sum(&telemetry, &names::REPLICA_SLOTS, "", &[("replica", "a")]), 0.0);
+    assert_eq!(sum(&telemetry, &names::DEPLOYMENT_SLOTS, "", &[("deployment", "a")]), 4.0);
+    assert_eq!(sum(&telemetry, &names::DEPLOYMENT_END, "", &[]), 60.0);
     assert_eq!(
         sum(&telemetry, &names::REPLICA_SLOTS, "", &[("replica", "b"), ("state", "free")]),
         0.0,
@@ -310,6 +407,8 @@ fn the_pool_is_shown_as_its_source_has_it_now() {
     assert_eq!(sum(&telemetry, &names::REQUESTS_IN_FLIGHT_AGE, "", &[("phase", "queued")]), 9.5);
     assert_eq!((decided("placed"), decided("hedged_late")), (9.0, 1.0));
     assert_eq!(sum(&telemetry, &names::RETRIES_IN_FLIGHT, "", &[]), 2.0);
+    assert_eq!(sum(&telemetry, &names::KEPT_ANSWER_BYTES, "", &[]), 4096.0);
+    assert_eq!(sum(&telemetry, &names::CHAIN_REPLICAS, "", &[("state", "running")]), 3.0);
 }
 
 #[test]
@@ -352,7 +451,7 @@ fn the_access_line_says_who_what_where_how_long_and_how_it_ended() {
     let text = logged(true, || {
         let mut record = record(&telemetry);
         record.queued();
-        let attempt = record.dispatched(&Arc::from("phone-7"), false);
+        let attempt = record.dispatched(&Arc::from("phone-7"), false, &Price::default());
         record.status(502);
         record.attempt_ended(attempt, "reset");
         record.outcome(RequestOutcome::Error("upstream_error"));
@@ -380,7 +479,7 @@ fn a_replica_can_not_write_escapes_or_lines_into_the_log() {
     for json in [false, true] {
         let text = logged(json, || {
             let mut record = record(&telemetry);
-            drop(record.dispatched(&Arc::from("evil\u{1b}[2J\nfake line"), false));
+            drop(record.dispatched(&Arc::from("evil\u{1b}[2J\nfake line"), false, &Price::default()));
         });
         assert!(!text.contains('\u{1b}'), "{text:?}");
         assert_eq!(text.trim_end().lines().count(), 1, "{text:?}");

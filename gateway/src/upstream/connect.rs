@@ -53,12 +53,16 @@ impl Upstream {
         };
         tune(&tcp).map_err(Failure::Local)?;
         if !endpoint.tls {
-            return Ok(Stream::Plain(tcp));
+            // Without TLS nobody shows a key.
+            return if endpoint.pinned.is_some() { Err(Failure::OtherKey) } else { Ok(Stream::Plain(tcp)) };
         }
         let name = tls::server_name(&endpoint.host).map_err(Failure::Tls)?;
-        let handshake = settings.tls.connect(name, tcp);
-        let tls =
-            timeout(settings.tls_timeout, handshake).await.map_err(|_| Failure::TlsTimeout)?.map_err(Failure::Tls)?;
+        let connector = match &endpoint.pinned {
+            Some(pinned) => pinned.connector()?,
+            None => &settings.tls,
+        };
+        let handshake = timeout(settings.tls_timeout, connector.connect(name, tcp)).await;
+        let tls = handshake.map_err(|_| Failure::TlsTimeout)?.map_err(Failure::handshake)?;
         Ok(Stream::Tls(Box::new(tls)))
     }
 }

@@ -7,7 +7,11 @@ use std::{
 
 use scheduler::Timestamp;
 
-use super::{resolve::AddressCache, session::Session};
+use super::{
+    pin::{Pin, Pinned},
+    resolve::AddressCache,
+    session::Session,
+};
 use crate::clock;
 
 /// Idle connections kept per replica. 16: more than any phone has slots, and the probe's.
@@ -21,6 +25,8 @@ pub struct Endpoint {
     /// The `Host` of every request.
     pub(super) authority: Box<str>,
     pub(super) addresses: AddressCache,
+    /// The only key that it may show.
+    pub(super) pinned: Option<Pinned>,
     idle: Mutex<Vec<(Session, Timestamp)>>,
 }
 
@@ -35,8 +41,20 @@ impl Endpoint {
             port,
             authority: authority.into(),
             addresses: AddressCache::default(),
+            pinned: None,
             idle: Mutex::default(),
         }
+    }
+
+    /// The same, whose certificate must carry this key, whoever signed it. What was resumed before is not resumed here.
+    #[must_use]
+    pub fn pinned(self, pin: Pin) -> Self {
+        Self { pinned: Some(Pinned::new(pin)), ..self }
+    }
+
+    /// The key that its certificate must carry, if that is fixed.
+    pub fn pin(&self) -> Option<Pin> {
+        self.pinned.as_ref().map(Pinned::pin)
     }
 
     /// Closes idle connections, all of them.

@@ -4,6 +4,8 @@ use std::{io, net::IpAddr};
 
 use scheduler::HardFailure;
 
+use super::pin::is_another_key;
+
 /// A failed exchange with a replica. No variant carries anything the replica said.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -22,6 +24,9 @@ pub enum Failure {
     /// The handshake failed: wrong certificate, reset, end of file.
     #[error("TLS: {0}")]
     Tls(#[source] io::Error),
+    /// The certificate carries another key than the one that is pinned.
+    #[error("TLS: another key than the one that is pinned")]
+    OtherKey,
     /// The handshake took longer than `pool.tls_timeout`.
     #[error("TLS: no answer in time")]
     TlsTimeout,
@@ -31,6 +36,9 @@ pub enum Failure {
     /// The connection broke before the head of an answer.
     #[error("connection lost before the answer: {0}")]
     BeforeHead(#[source] hyper::Error),
+    /// The same on a connection that had carried an exchange before, so that the replica may only have closed an idle one.
+    #[error("connection lost before the answer, perhaps while it was idle: {0}")]
+    Stale(#[source] hyper::Error),
     /// The connection broke in the answer's body, or its framing is wrong.
     #[error("connection lost in the answer: {0}")]
     InBody(#[source] hyper::Error),
@@ -57,10 +65,15 @@ impl Failure {
             Self::Resolve(_) | Self::Forbidden(_) | Self::Connect(_) | Self::ConnectTimeout => {
                 Some(HardFailure::Connect)
             }
-            Self::Tls(_) | Self::TlsTimeout => Some(HardFailure::Tls),
-            Self::BeforeHead(_) => Some(HardFailure::Reset),
+            Self::Tls(_) | Self::OtherKey | Self::TlsTimeout => Some(HardFailure::Tls),
+            Self::BeforeHead(_) | Self::Stale(_) => Some(HardFailure::Reset),
             Self::Local(_) | Self::InBody(_) | Self::TooLarge(_) | Self::Timeout | Self::Request(_) => None,
         }
+    }
+
+    /// Whether the replica may have got the request.
+    pub fn may_have_arrived(&self) -> bool {
+        matches!(self, Self::BeforeHead(_) | Self::Stale(_) | Self::InBody(_) | Self::Timeout)
     }
 
     /// The name in metrics and logs.
@@ -69,14 +82,19 @@ impl Failure {
             Self::Resolve(_) => "resolve",
             Self::Forbidden(_) => "forbidden",
             Self::Connect(_) | Self::ConnectTimeout => "connect",
-            Self::Tls(_) | Self::TlsTimeout => "tls",
+            Self::Tls(_) | Self::OtherKey | Self::TlsTimeout => "tls",
             Self::Local(_) => "local",
-            Self::BeforeHead(_) => "reset",
+            Self::BeforeHead(_) | Self::Stale(_) => "reset",
             Self::InBody(_) => "broken",
             Self::TooLarge(_) => "too_large",
             Self::Timeout => "timeout",
             Self::Request(_) => "request",
         }
+    }
+
+    /// A failed handshake.
+    pub(super) fn handshake(error: io::Error) -> Self {
+        if is_another_key(&error) { Self::OtherKey } else { Self::Tls(error) }
     }
 
     /// A failed connect, told apart from our own shortages.

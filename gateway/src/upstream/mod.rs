@@ -8,7 +8,9 @@ mod body;
 mod connect;
 mod endpoint;
 mod failure;
+mod pin;
 mod resolve;
+mod rouser;
 mod session;
 mod tls;
 
@@ -22,23 +24,29 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
-use http::{HeaderValue, Method, Request, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
 use tokio_rustls::TlsConnector;
 
 pub use self::{
     body::SegmentsBody,
     endpoint::Endpoint,
     failure::Failure,
+    pin::Pin,
     resolve::{AddressPolicy, is_public},
     session::Reply,
     tls::TlsError,
 };
-use crate::config;
+use crate::{clock, config};
 
 /// Most that is read of an answer to [`Upstream::get`].
 const MAX_FETCH: usize = 1 << 20;
+/// That a connection was closed while it was idle is seen within so long: 2 s, a round trip through the tunnel several times
+/// over. A request whose connection is lost later was at work.
+const STALE: Duration = Duration::from_secs(2);
 const USER_AGENT: HeaderValue = HeaderValue::from_static(concat!("huntgroup/", env!("CARGO_PKG_VERSION")));
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// With it a llama-server keeps what it streams, and writes on when the connection is lost.
+const CONVERSATION: HeaderName = HeaderName::from_static("x-conversation-id");
 
 /// The shared client.
 pub struct Upstream {
@@ -79,6 +87,15 @@ pub struct Fetched {
     pub body: Bytes,
 }
 
+/// What was said to something delivered.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivered {
+    /// HTTP status.
+    pub status: u16,
+    /// `Retry-After`, if it is a number.
+    pub retry_after: Option<Duration>,
+}
+
 impl Upstream {
     /// A client with the operator's settings.
     pub fn new(pool: &config::Pool) -> Result<Self, TlsError> {
@@ -97,23 +114,47 @@ impl Upstream {
     /// Posts a body and waits for the head of the answer. `Accept` is what the official SDKs send, for streams as well: the
     /// engines look into the body. Dropping the future, or the reply, closes the connection.
     ///
-    /// A reset on a reused connection before any byte of an answer says that the replica had closed it: one more try on
-    /// a fresh connection, of which the caller learns nothing.
+    /// A reset on a reused connection before any byte of an answer, within [`STALE`], says that the replica had closed it:
+    /// one more try on a fresh connection, of which the caller learns nothing.
+    ///
+    /// `conversation` is the name under which a llama-server keeps the stream; only for one that does. There the caller can
+    /// ask whether the replica has the request, and is told: [`Failure::Stale`].
     pub async fn post(
         &self,
         endpoint: &Endpoint,
         path: &'static str,
         key: Option<&str>,
+        conversation: Option<&HeaderValue>,
         mut body: impl FnMut() -> SegmentsBody,
     ) -> Result<Reply, Failure> {
         let mut request = || {
-            head(Method::POST, endpoint, path, key)
-                .header(header::ACCEPT, JSON)
-                .header(header::CONTENT_TYPE, JSON)
-                .body(body())
-                .map_err(Failure::Request)
+            let mut head = head(Method::POST, endpoint, path, key);
+            if let Some(conversation) = conversation {
+                head = head.header(CONVERSATION, conversation);
+            }
+            head.header(header::ACCEPT, JSON).header(header::CONTENT_TYPE, JSON).body(body()).map_err(Failure::Request)
         };
-        self.exchange(endpoint, &mut request).await
+        self.exchange(endpoint, &mut request, conversation.is_none()).await
+    }
+
+    /// Gets an answer that may be long, and waits for its head. Dropping the future, or the reply, closes the connection.
+    pub async fn open(&self, endpoint: &Endpoint, path: &str, key: Option<&str>) -> Result<Reply, Failure> {
+        let mut request =
+            || head(Method::GET, endpoint, path, key).body(SegmentsBody::default()).map_err(Failure::Request);
+        self.exchange(endpoint, &mut request, true).await
+    }
+
+    /// Has something deleted; the small answer, whole, within `limit`.
+    pub async fn delete(
+        &self,
+        endpoint: &Endpoint,
+        path: &str,
+        key: Option<&str>,
+        limit: Duration,
+    ) -> Result<Fetched, Failure> {
+        let mut request =
+            || head(Method::DELETE, endpoint, path, key).body(SegmentsBody::default()).map_err(Failure::Request);
+        self.fetch(endpoint, &mut request, limit).await
     }
 
     /// Gives the connection of a finished reply back for the next request.
@@ -163,6 +204,33 @@ impl Upstream {
         self.fetch(endpoint, &mut request, limit).await
     }
 
+    /// Posts a JSON body with further headers to somebody who is no replica; what it answers counts by its head, within `limit`.
+    pub async fn deliver(
+        &self,
+        endpoint: &Endpoint,
+        path: &str,
+        headers: &HeaderMap,
+        body: Bytes,
+        limit: Duration,
+    ) -> Result<Delivered, Failure> {
+        let mut request = || {
+            let mut request = head(Method::POST, endpoint, path, None)
+                .header(header::CONTENT_TYPE, JSON)
+                .body(SegmentsBody::from(body.clone()))
+                .map_err(Failure::Request)?;
+            request.headers_mut().extend(headers.clone());
+            Ok(request)
+        };
+        let whole = async {
+            let mut reply = self.exchange(endpoint, &mut request, true).await?;
+            let delivered = Delivered { status: reply.head.status.as_u16(), retry_after: reply.retry_after() };
+            reply.collect(MAX_FETCH).await?;
+            self.recycle(endpoint, reply);
+            Ok(delivered)
+        };
+        tokio::time::timeout(limit, whole).await.unwrap_or(Err(Failure::Timeout))
+    }
+
     async fn fetch(
         &self,
         endpoint: &Endpoint,
@@ -170,7 +238,7 @@ impl Upstream {
         limit: Duration,
     ) -> Result<Fetched, Failure> {
         let whole = async {
-            let mut reply = self.exchange(endpoint, request).await?;
+            let mut reply = self.exchange(endpoint, request, true).await?;
             let body = reply.collect(MAX_FETCH).await?;
             let status = reply.head.status.as_u16();
             let content_type = reply.content_type().map(str::to_owned);
@@ -180,14 +248,22 @@ impl Upstream {
         tokio::time::timeout(limit, whole).await.unwrap_or(Err(Failure::Timeout))
     }
 
+    /// Sends a request; `again` on a fresh connection, if one that was idle had been closed.
     async fn exchange(
         &self,
         endpoint: &Endpoint,
         request: &mut impl FnMut() -> Result<Request<SegmentsBody>, Failure>,
+        again: bool,
     ) -> Result<Reply, Failure> {
         if let Some(session) = endpoint.take(self.settings.load().idle) {
+            let sent = clock::now();
             match session.send(request()?).await {
-                Err(Failure::BeforeHead(_)) => endpoint.close_idle(),
+                Err(Failure::BeforeHead(lost)) if clock::now().since(sent) < STALE => {
+                    endpoint.close_idle();
+                    if !again {
+                        return Err(Failure::Stale(lost));
+                    }
+                }
                 done => return done,
             }
         }

@@ -2,11 +2,13 @@
 //!
 //! hyper wants a task that polls its `Connection`. Here the connection is polled in the same future that waits for the
 //! answer: no task to spawn, no wake-up across tasks per event, and dropping the future closes the socket at once, which
-//! is how a phone learns that nobody waits any more.
+//! is how a phone learns that nobody waits any more. What hyper's two halves tell each other by waking is kept inside
+//! ([`Rouser`]): both are polled in that future anyway.
 
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
@@ -19,20 +21,27 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 
-use super::{body::SegmentsBody, connect::Stream, failure::Failure};
+use super::{body::SegmentsBody, connect::Stream, failure::Failure, rouser::Rouser};
 
 /// Largest head of an answer, and the most that is read ahead of the client.
 const MAX_BUFFER: usize = 64 << 10;
 /// Header lines of an answer.
 const MAX_HEADERS: usize = 100;
 
-/// hyper's side of a connection; `None` once the replica has closed.
-type Driven = Option<Pin<Box<Connection<TokioIo<Stream>, SegmentsBody>>>>;
+/// hyper's side of a connection.
+type Open = Pin<Box<Connection<TokioIo<Stream>, SegmentsBody>>>;
+
+/// It, and what keeps inside what it tells the exchange that it carries.
+struct Driven {
+    /// `None` once the replica has closed.
+    connection: Option<Open>,
+    rouser: Arc<Rouser>,
+}
 
 /// An open connection.
 pub struct Session {
     sender: SendRequest<SegmentsBody>,
-    connection: Driven,
+    driven: Driven,
     /// Has carried an exchange before: a reset now may only mean that the replica closed an idle connection.
     pub(super) reused: bool,
 }
@@ -51,13 +60,14 @@ impl Session {
         let handshake =
             http1::Builder::new().max_buf_size(MAX_BUFFER).max_headers(MAX_HEADERS).handshake(TokioIo::new(stream));
         let (sender, connection) = handshake.await.map_err(Failure::BeforeHead)?;
-        Ok(Self { sender, connection: Some(Box::pin(connection)), reused: false })
+        let driven = Driven { connection: Some(Box::pin(connection)), rouser: Arc::default() };
+        Ok(Self { sender, driven, reused: false })
     }
 
     /// Sends, and waits for a head that is not 1xx.
     pub(super) async fn send(mut self, request: Request<SegmentsBody>) -> Result<Reply, Failure> {
         let answer = pin!(self.sender.send_request(request));
-        let answer: Response<Incoming> = drive(&mut self.connection, answer).await.map_err(Failure::BeforeHead)?;
+        let answer: Response<Incoming> = self.driven.drive(answer).await.map_err(Failure::BeforeHead)?;
         let (head, body) = answer.into_parts();
         Ok(Reply { head, body, session: self, finished: false })
     }
@@ -65,7 +75,7 @@ impl Session {
     /// Whether the connection can carry another request now.
     pub(super) fn is_usable(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        poll_connection(&mut self.connection, &mut cx);
+        poll_connection(&mut self.driven.connection, &mut cx);
         matches!(self.sender.poll_ready(&mut cx), Poll::Ready(Ok(())))
     }
 }
@@ -76,7 +86,7 @@ impl Reply {
         loop {
             let body = &mut self.body;
             let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
-            match drive(&mut self.session.connection, frame).await {
+            match self.session.driven.drive(frame).await {
                 None => {
                     self.finished = true;
                     return Ok(None);
@@ -108,18 +118,23 @@ impl Reply {
     }
 }
 
-/// Polls the connection along with `future`, until that is done.
-async fn drive<F: Future + Unpin>(connection: &mut Driven, mut future: F) -> F::Output {
-    poll_fn(|cx| {
-        poll_connection(connection, cx);
-        Pin::new(&mut future).poll(cx)
-    })
-    .await
+impl Driven {
+    /// Polls the connection along with `future`, until that is done.
+    async fn drive<F: Future + Unpin>(&mut self, mut future: F) -> F::Output {
+        let Self { connection, rouser } = self;
+        poll_fn(|cx| {
+            rouser.poll(cx, |cx| {
+                poll_connection(connection, cx);
+                Pin::new(&mut future).poll(cx)
+            })
+        })
+        .await
+    }
 }
 
 /// Lets the connection read and write. What went wrong with it is told to the exchange that it was carrying, so the
 /// result is of no interest here; a finished connection is dropped, which wakes whoever still waits on it.
-fn poll_connection(connection: &mut Driven, cx: &mut Context<'_>) {
+fn poll_connection(connection: &mut Option<Open>, cx: &mut Context<'_>) {
     if let Some(open) = connection
         && open.as_mut().poll(cx).is_ready()
     {

@@ -22,6 +22,7 @@ import pytest
 
 from support.gateway import Gateway, replica
 from support.llama import Llama
+from support.tunnel import Tunnel
 
 
 class Stage:
@@ -37,12 +38,15 @@ class Stage:
     def llama(self, **options):
         return self._join(Llama(self.place("llama.log"), **options))
 
+    def tunnel(self, engine):
+        return self._join(Tunnel(engine))
+
     def gateway(self, replicas=(), config=None, ready=None, **options):
         """A gateway over `replicas`: engines, phones, or entries as `replica()` makes them. Waits until `ready` of them are; 0: don't."""
         entries = [r if isinstance(r, dict) else replica(r.url, **getattr(r, "stated", {})) for r in replicas]
         made = self._join(Gateway(self.place("gateway"), {**({"replicas": entries} if entries else {}), **(config or {})}, **options))
         if ready != 0 and entries:
-            made.wait_ready(len(entries) if ready is None else ready)
+            made.wait_ready(len(entries) if ready is None else ready).wait_known()
         # Getting to know a phone takes requests that are no probes in its book (empty ones, to every route): a test counts from here.
         for phone in replicas:
             if hasattr(phone, "forget"):
@@ -64,7 +68,8 @@ class Stage:
                 member.assert_at_rest()
 
     def logs(self):
-        return [(f"{m.process.name} {m.process.pid}", m.process.tail(80)) for m in self.members]
+        processes = {m.process.pid: m.process for m in self.members}
+        return [(f"{one.name} {one.pid}", one.tail(80)) for one in processes.values()]
 
     def end(self):
         for member in reversed(self.members):

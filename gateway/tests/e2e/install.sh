@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the end-to-end tests need, all of it below .venv-e2e in the repository's root (git-ignored): a real llama.cpp server, a
-# small real model, the official clients, the OpenAI specification with its mock server, the Python client's own test-suite, Prometheus.
+# small real model, the official clients, the OpenAI specification with its mock server, the Python client's own test-suite, Prometheus, and a browser.
 #
-# Idempotent: a stamp over the lists below ends a second run at once. Nothing is installed outside the repository but cmake, and that
-# only when it is missing; Debian's Prometheus is unpacked, not installed, so that no service of that name starts on this machine.
+# Idempotent: a stamp over the lists below ends a second run at once. Nothing is installed outside the repository but cmake and Chromium,
+# and those only when they are missing; Debian's Prometheus is unpacked, not installed, so that no service of that name starts on this machine.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -27,7 +27,18 @@ if ! command -v cmake >/dev/null; then
     as_root apt-get install -y -qq --no-install-recommends cmake >/dev/null
 fi
 
-if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ]; then
+# The console is looked at in a real browser: Debian's Chromium (80 MB to fetch, 300 MB with what it needs), which updates with the machine.
+has_browser() {
+    command -v chromium || command -v chromium-browser || command -v google-chrome || [ -x "$tools/chromium/unpacked/chromium" ]
+} >/dev/null
+if ! has_browser; then
+    echo "e2e: Chromium"
+    as_root apt-get update -qq || true
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null ||
+        echo "e2e: no Chromium from apt; npm has one too" >&2
+fi
+
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && has_browser; then
     exit 0
 fi
 rm -f "$stamp"
@@ -52,6 +63,18 @@ cp "$here/node/package.json" "$here/node/package-lock.json" "$tools/node/"
 # The mock's analytics and the like have no business in a test run: no install scripts.
 npm ci --prefix "$tools/node" --ignore-scripts --no-audit --no-fund --loglevel=error
 
+if ! has_browser; then
+    echo "e2e: Chromium from npm"
+    mkdir -p "$tools/chromium/unpacked"
+    npm install --prefix "$tools/chromium" --ignore-scripts --no-audit --no-fund --loglevel=error @sparticuz/chromium@153.0.0
+    # Unpacks itself, with the libraries it needs, where temporary files go.
+    (
+        cd "$tools/chromium"
+        AWS_EXECUTION_ENV=AWS_Lambda_nodejs20.x TMPDIR=$PWD/unpacked \
+            node --input-type=module -e 'import chromium from "@sparticuz/chromium"; await chromium.executablePath();'
+    )
+fi
+
 echo "e2e: Prometheus"
 if [ ! -x "$tools/prometheus/usr/bin/prometheus" ]; then
     (
@@ -71,5 +94,7 @@ python3 "$here/tiny_gguf.py" "$tools/models/talker.gguf" --end 2 --seed 2
 python3 "$here/tiny_gguf.py" "$tools/models/caller.gguf" --call 6 --end 2 --seed 3
 python3 "$here/tiny_gguf.py" "$tools/models/decider.gguf" --decision --seed 4
 python3 "$here/tiny_gguf.py" "$tools/models/slow.gguf" --layers 8 --embd 512
+python3 "$here/tiny_gguf.py" "$tools/models/thinker.gguf" --think --close 6 --end 2 --seed 6
+python3 "$here/tiny_gguf.py" "$tools/models/polyglot.gguf" --multi --seed 6
 
 echo "$want" >"$stamp"

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from support import http as web
-from support.cases import ASK, busy, case, held, started, text, together
+from support.cases import ASK, busy, case, held, in_flight, started, text, together
 from support.deadline import eventually
 from support.gateway import KEY
 from support.phones import expected_text
@@ -104,6 +104,40 @@ def test_release_is_idempotent(row, stage):
     assert all(s.value >= 0 for s in metrics.samples)
 
 
+@case(11, "a request that runs for minutes is never forgotten")
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "plain"])
+def test_no_sweeper(row, stage, streamed):
+    """The gateway lives sixty times as fast: the phone is silent for seven of its minutes."""
+    phones = stage.phones(1, model="tiny", slots=1)
+    minute = "1m"
+    gateway = stage.gateway(phones, flags=["--clock-pace", "60"], config={
+        "pool": {"connect_timeout": minute, "tls_timeout": minute}, "health": {"interval": minute, "timeout": minute},
+        "streams": {"first_token_min": "25m", "head_after": "10s"},
+    })
+    phones[0].fault("slow", seconds=7, next=1)
+    begun = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor() as pool, gateway.stream(text=ASK, max_tokens=6, stream=streamed) as stream:
+        eventually(lambda: phones[0].stats()["running_now"] == 1, what="the phone at work")
+        other = pool.submit(gateway.chat, text="beta", max_tokens=2)
+
+        def silent():
+            seen = in_flight(gateway) >= 1 and busy(gateway) == 1
+            stats = phones[0].stats()
+            # What was seen counts if the phone was silent after it.
+            assert seen and stats["peak_in_flight"] == 1 or stats["completed"], "the request was forgotten"
+            return not stats["completed"]
+
+        while silent():
+            pass
+        assert time.monotonic() - begun > 6, "six minutes of the gateway's"
+        if streamed:
+            assert web.text_of(stream.events()) == expected_text(ASK, 6)
+        else:
+            assert stream.head() == 200
+        assert text(other.result()) == expected_text("beta", 2)
+    assert started(phones) == [2]
+
+
 @case(13, "a client that never reads loses its slot")
 def test_a_stalled_reader_is_cut(row, stage):
     phones = stage.phones(1, model="tiny", slots=1)
@@ -139,6 +173,23 @@ def test_a_hang_up_reaches_the_phone(row, stage, phase, streamed):
         eventually(lambda: busy(gateway) == 0, within=1, what="the slot's return")
     assert sorted(delays)[5] < 0.05, f"median over 50 ms: {delays}"
     assert gateway.metrics().sum("huntgroup_requests_total", outcome="client_gone") == 10
+
+
+@case(17, "a phone that reads on after a hang-up gets nothing until it is done")
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "plain"])
+def test_a_deaf_prefill(row, stage, streamed):
+    phones = stage.phones(1, model="tiny", slots=1, speed="0.8b")
+    gateway = stage.gateway(phones)
+    phones[0].fault("ignore_cancel", next=1)
+    stream = gateway.stream(text="alpha " * 1200, max_tokens=20, stream=streamed)
+    eventually(lambda: phones[0].stats()["running_now"] == 1, what="the phone at work")
+    stream.close()
+    eventually(lambda: in_flight(gateway) == 0, what="the end of the request")
+    lingers = gateway.metrics().sum("huntgroup_replica_slots", state="lingering")
+    assert (lingers, phones[0].stats()["running_now"]) == (1, 1)
+    assert text(gateway.chat(text=ASK, max_tokens=4)) == expected_text(ASK, 4)
+    stats = phones[0].stats()
+    assert (stats["started"], stats["peak_in_flight"], stats["over_subscribed"], stats["waited"]) == (2, 1, 0, 0), stats
 
 
 @case(19, "a hang-up ends nobody else's answer")

@@ -5,12 +5,14 @@ The number in a test's id is the report's. See support/cases.py.
 import concurrent.futures
 import time
 
+import anthropic
 import openai
 import pytest
 
 from support import http as web
 from support.cases import ASK, busy, case, events_until_cut, held, in_flight, sdk, started, text
 from support.deadline import eventually
+from support.gateway import KEY
 from support.phones import expected_text
 
 # D. Deadlines and long prefill
@@ -18,7 +20,7 @@ from support.phones import expected_text
 @case(39, "a plain answer has a budget for the whole and none for its head")
 def test_a_plain_answer_takes_its_time(row, stage):
     phones = stage.phones(2, model="tiny")
-    gateway = stage.gateway(phones, config={"streams": {"first_token_min": "1s", "first_token_cap": "1s", "gap_min": "1s", "gap_cap": "1s"}})
+    gateway = stage.gateway(phones, config={"streams": {"plain_total": "1s", "gap_min": "1s", "gap_cap": "1s"}})
     for phone in phones:
         phone.fault("slow", seconds=3)
     answer = gateway.chat(text=ASK, max_tokens=6)
@@ -42,7 +44,7 @@ def test_retries_do_not_multiply(row, stage):
 @case(45, "silence between tokens ends in an error event")
 def test_silence_between_tokens(row, stage):
     phones = stage.phones(1, model="tiny")
-    gateway = stage.gateway(phones, config={"streams": {"gap_min": "1s", "gap_cap": "1s"}})
+    gateway = stage.gateway(phones, config={"streams": {"gap_min": "1s", "gap_cap": "1s", "continue": "never"}})
     phones[0].fault("hang_after", chunks=5)
     begun = time.monotonic()
     with gateway.stream(text=ASK, max_tokens=20) as stream:
@@ -148,6 +150,36 @@ def test_data_bearing_keepalive(row, stage):
     assert web.text_of(events) == expected_text(ASK, 6)
 
 
+SILENT = {
+    "completions": lambda openai, _: "".join(
+        chunk.choices[0].text for chunk in openai.completions.create(model="tiny", prompt=ASK, max_tokens=6, stream=True) if chunk.choices
+    ),
+    "responses": lambda openai, _: "".join(
+        event.delta for event in openai.responses.create(model="tiny", input=ASK, max_output_tokens=6, stream=True)
+        if event.type == "response.output_text.delta"
+    ),
+    "messages": lambda _, anthropic: "".join(
+        event.delta.text
+        for event in anthropic.messages.create(
+            model="tiny", messages=[{"role": "user", "content": ASK}], max_tokens=6, stream=True
+        ) if event.type == "content_block_delta"
+    ),
+}
+
+
+@case(61, "every client of every API lives through a long prompt")
+@pytest.mark.parametrize("api", SILENT)
+def test_silence_on_every_route(row, stage, api):
+    phones = stage.phones(1, model="tiny")
+    gateway = stage.gateway(phones, config=PATIENT)
+    phones[0].fault("slow", seconds=3)
+    with sdk(gateway, timeout=1.2, max_retries=0) as first, anthropic.Anthropic(
+        base_url=gateway.url, api_key=KEY, timeout=1.2, max_retries=0
+    ) as second:
+        assert SILENT[api](first, second) == expected_text(ASK, 6)
+    assert started(phones) == [1]
+
+
 @case(63, "streams tell buffers to keep out")
 def test_stream_headers(row, stage):
     gateway = stage.gateway(stage.phones(1, model="tiny"))
@@ -209,7 +241,7 @@ def test_usage_in_any_chunk(row, stage, fault, asked):
 @pytest.mark.parametrize("fault", ["cut_after", "early_done"])
 def test_a_cut_stream(row, stage, fault):
     phones = stage.phones(1, model="tiny")
-    gateway = stage.gateway(phones)
+    gateway = stage.gateway(phones, config={"streams": {"continue": "never"}})
     phones[0].fault(fault, chunks=5)
     with sdk(gateway, max_retries=0) as client, pytest.raises(openai.APIError):
         list(client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": ASK}], max_tokens=20, stream=True))
@@ -230,7 +262,7 @@ def test_no_done(row, stage):
 @case(77, "after the head an error travels in the stream")
 def test_an_error_in_the_stream(row, stage):
     phones = stage.phones(1, model="tiny")
-    gateway = stage.gateway(phones, config={"streams": {"gap_min": "1s", "gap_cap": "1s"}})
+    gateway = stage.gateway(phones, config={"streams": {"gap_min": "1s", "gap_cap": "1s", "continue": "never"}})
     phones[0].fault("hang_after", chunks=3)
     with gateway.stream(text=ASK, max_tokens=20) as stream:
         events = events_until_cut(stream)
@@ -262,7 +294,7 @@ def test_error_in_200(row, stage, fault, streamed):
 @case(81, "partial output is never replayed into the same stream")
 def test_no_replay(row, stage):
     phones = stage.phones(3, model="tiny")
-    gateway = stage.gateway(phones)
+    gateway = stage.gateway(phones, config={"streams": {"continue": "never"}})
     for phone in phones:
         phone.fault("cut_after", chunks=20)
     with gateway.stream(text=ASK, max_tokens=60) as stream:
@@ -271,10 +303,63 @@ def test_no_replay(row, stage):
     assert sum(started(phones)) == 1
 
 
+def carried_on(gateway):
+    return gateway.metrics().sum("huntgroup_continuations_total", outcome="same_group") + gateway.metrics().sum(
+        "huntgroup_continuations_total", outcome="other_group"
+    )
+
+
+@case(83, "a phone that refuses to carry on is not asked to")
+@pytest.mark.parametrize("able", [1, 0], ids=["another-can", "nobody-can"])
+def test_phones_that_refuse_to_carry_on(row, stage, able):
+    unable = stage.phones(2, model="tiny", continuation="refuse")
+    others = stage.phones(able, model="tiny") if able else []
+    gateway = stage.gateway([*unable, *others])
+    for phone in unable:
+        phone.fault("cut_after", chunks=20)
+    with gateway.stream(text=ASK, max_tokens=60) as stream:
+        if able:
+            events = list(stream.events())
+            assert web.text_of(events) == expected_text(ASK, 60) and events[-1] == "[DONE]"
+        else:
+            events = events_until_cut(stream)
+            assert "error" in events[-1] and expected_text(ASK, 60).startswith(web.text_of(events))
+    assert sum(started(unable)) == 1 and carried_on(gateway) == able
+
+
+@case(85, "a client that wants no other phone after the first word gets none")
+@pytest.mark.parametrize("how", ["header", "setting"])
+def test_no_fallback_holds_in_the_stream(row, stage, how):
+    phones = stage.phones(3, model="tiny")
+    gateway = stage.gateway(phones, config={"streams": {"continue": "never"}} if how == "setting" else {})
+    for phone in phones:
+        phone.fault("cut_after", chunks=5)
+    headers = {"X-Huntgroup-Continue": "never"} if how == "header" else {}
+    with gateway.stream(text=ASK, max_tokens=60, headers=headers) as stream:
+        events = events_until_cut(stream)
+    assert "error" in events[-1] and sum(started(phones)) == 1
+    assert expected_text(ASK, 60).startswith(web.text_of(events)) and web.text_of(events)
+
+
+@case(89, "an answer goes on elsewhere, and its seam is exact")
+@pytest.mark.parametrize("mid_word", [False, True], ids=["between-words", "in-a-word"])
+@pytest.mark.parametrize("cuts", [1, 3])
+def test_an_exact_seam(row, stage, mid_word, cuts):
+    phones = stage.phones(cuts + 1, model="tiny")
+    gateway = stage.gateway(phones)
+    for phone in phones[:cuts]:
+        phone.fault("cut_after", chunks=20, mid_word=mid_word)
+    with gateway.stream(text=ASK, max_tokens=100) as stream:
+        events = list(stream.events())
+    assert web.text_of(events) == expected_text(ASK, 100) and web.finish_of(events) == ["length"] and events[-1] == "[DONE]"
+    assert carried_on(gateway) == cuts
+    assert [note.split()[1] for _, note in stream.comments if note.startswith("huntgroup ")] == [f"continued={cuts}"]
+
+
 @case(87, "a cut JSON answer is an error and no join")
 def test_a_cut_json_answer(row, stage):
     phones = stage.phones(2, model="tiny")
-    gateway = stage.gateway(phones)
+    gateway = stage.gateway(phones, config={"streams": {"continue": "never"}})
     for phone in phones:
         phone.fault("cut_after", chunks=3)
     with gateway.stream(text=ASK, max_tokens=60, response_format={"type": "json_object"}) as stream:

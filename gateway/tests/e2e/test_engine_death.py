@@ -1,4 +1,7 @@
-"""A real engine is killed while it works: who was promised an answer gets it from another, once and whole."""
+"""A real engine is killed while it works: who was promised an answer gets it from another, once and whole.
+
+What another engine makes of an answer that has begun is the subject of test_continuation.py; here nobody may carry one on.
+"""
 import concurrent.futures
 import signal
 
@@ -21,6 +24,12 @@ def pair(stage):
 @pytest.fixture
 def gateway(stage, pair):
     return stage.gateway(pair)
+
+
+@pytest.fixture
+def alone(stage, pair):
+    """A gateway whose answers nobody carries on."""
+    return stage.gateway(pair, config={"streams": {"continue": "never"}})
 
 
 def client_of(gateway):
@@ -58,8 +67,8 @@ def test_an_engine_killed_while_it_reads_costs_the_client_nothing(gateway, pair,
     assert gateway.metrics().sum("huntgroup_failovers_total") == 1
 
 
-def test_an_engine_killed_while_it_writes_ends_the_stream_with_an_error_never_cleanly(gateway, pair):
-    with gateway.stream("slow", max_tokens=400, temperature=0) as stream:
+def test_an_engine_killed_while_it_writes_ends_the_stream_with_an_error_never_cleanly(alone, pair):
+    with alone.stream("slow", max_tokens=400, temperature=0) as stream:
         seen = stream.events()
         first = [next(seen) for _ in range(3)]
         the_busy_one(pair).kill()
@@ -77,8 +86,8 @@ def seen_until_cut(events, into):
     return []
 
 
-def test_the_sdk_raises_when_an_engine_is_killed_while_it_writes(gateway, pair):
-    with client_of(gateway) as client, pytest.raises(openai.APIError):
+def test_the_sdk_raises_when_an_engine_is_killed_while_it_writes(alone, pair):
+    with client_of(alone) as client, pytest.raises(openai.APIError):
         for i, _ in enumerate(client.chat.completions.create(**{**ASK, "max_tokens": 400}, stream=True)):
             if i == 3:
                 the_busy_one(pair).kill()

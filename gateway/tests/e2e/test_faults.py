@@ -52,7 +52,9 @@ def phones(stage):
 @pytest.fixture
 def gateway(stage, phones):
     return stage.gateway(phones, config={
-        "streams": {"first_token_min": "1s", "first_token_cap": "1s", "gap_min": "1s", "gap_cap": "1s", "plain_total": "2s"},
+        "streams": {"first_token_min": "1s", "first_token_cap": "1s", "gap_min": "1s", "gap_cap": "1s", "plain_total": "2s",
+                    # What is carried on is the subject of test_continuation.py.
+                    "continue": "never"},
         # A sick phone must not be kept away: each request shall meet it.
         "health": {"hard_failures": 100, "soft_failures": 100, "min_samples": 1000},
     })

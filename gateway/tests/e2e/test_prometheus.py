@@ -5,88 +5,34 @@ and always empty (a label that is never set, a division by series that do not ma
 """
 import json
 import math
-import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import threading
 import time
-import urllib.parse
 
 import pytest
 
 from conftest import Stage
 from support import http
+from support.cases import sdk
 from support.deadline import eventually
-from support.gateway import binaries, replica, root
-from support.process import Process, free_port
+from support.gateway import OTHER_KEY, SECRETS, binaries, replica, root
+from support.process import free_port
+from support.prometheus import Prometheus, promtool
 
 # One worker: the gateway, its load and Prometheus are started once for all panels.
 pytestmark = pytest.mark.xdist_group("prometheus")
 
-DASHBOARDS = [root / "dashboards" / name for name in ("overview.json", "fleet.json")]
+DASHBOARDS = sorted(path for path in (root / "dashboards").glob("*.json"))
 # What Grafana fills in. Scraped once a second here, so that a few seconds of load fill a window.
-VARIABLES = {"$model": ".*", "$class": ".*", "$replica": ".*", "$__rate_interval": "15s"}
+VARIABLES = {"$model": ".*", "$tenant": ".*", "$class": ".*", "$replica": ".*", "$__rate_interval": "15s"}
 WINDOW_S = 15
-
-
-def tool(name):
-    """A program of Debian's package `prometheus`: unpacked beside this Python by install.sh, or installed."""
-    beside = pathlib.Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    assert found, f"no {name}: run gateway/tests/e2e/install.sh"
-    return found
-
-
-def promtool(*arguments, cwd=root):
-    done = subprocess.run([tool("promtool"), *arguments], cwd=cwd, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-class Prometheus:
-    """A Prometheus with the repository's configuration, one target, and everything sped up to a second."""
-
-    def __init__(self, directory, target):
-        directory.mkdir()
-        text = (root / "config" / "prometheus.yml").read_text()
-        for standing, here in (
-            ('"127.0.0.1:9091"', f'"{target}"'),
-            ("scrape_interval: 5s", "scrape_interval: 1s"),
-            ("evaluation_interval: 15s", "evaluation_interval: 1s"),
-            ("../dashboards/alerts.yaml", str(root / "dashboards" / "alerts.yaml")),
-        ):
-            assert text.count(standing) == 1, f"config/prometheus.yml has changed: {standing}"
-            text = text.replace(standing, here)
-        (directory / "prometheus.yml").write_text(text)
-        address = f"127.0.0.1:{free_port()}"
-        self.url = f"http://{address}"
-        self.process = Process(
-            [tool("prometheus"), f"--config.file={directory}/prometheus.yml", f"--storage.tsdb.path={directory}/data",
-             f"--web.listen-address={address}", "--log.level=warn"],
-            directory / "prometheus.log",
-        )
-        eventually(lambda: http.request("GET", self.url + "/-/ready", timeout=2).status == 200, within=30, what="Prometheus")
-
-    def get(self, path, **query):
-        answer = http.request("GET", f"{self.url}{path}?{urllib.parse.urlencode(query)}", timeout=20)
-        body = answer.json()
-        assert answer.status == 200 and body["status"] == "success", f"{query}: {body}"
-        return body["data"]
-
-    def query(self, expression):
-        """The values of an instant query; raises when the expression is wrong."""
-        return [float(sample["value"][1]) for sample in self.get("/api/v1/query", query=expression)["result"]]
-
-    def rules(self):
-        return [rule for group in self.get("/api/v1/rules")["groups"] for rule in group["rules"]]
-
-    def stop(self):
-        self.process.stop()
+SECRETS["E2E_DOOR"] = "e2e-door-0123456789"
 
 
 class Load:
-    """Requests of every kind, over and over, from a few threads: each class, streamed and plain, and clients that leave or fail."""
+    """Requests of every kind, over and over, from a few threads: each class, of two tenants, streamed and plain, and clients that leave or fail."""
 
     def __init__(self, gateway, phones):
         self._gateway, self._phones, self._over = gateway, phones, threading.Event()
@@ -108,6 +54,8 @@ class Load:
 
     def _one(self, turn):
         headers = {"x-huntgroup-class": ("interactive", "standard", "batch")[turn % 3]}
+        if turn % 4 == 0:
+            headers["authorization"] = f"Bearer {OTHER_KEY}"
         text = "one beginning that all requests share " * 20 + f"and an end of its own {turn}"
         if turn % 25 == 0:
             with self._gateway.stream(text=text, max_tokens=200, headers=headers) as stream:
@@ -115,7 +63,8 @@ class Load:
             return
         if turn % 10 == 3:
             answer = self._gateway.chat(text=text, max_tokens=200, headers={**headers, "x-huntgroup-deadline": "0.2"})
-            assert answer.status in (200, 504), answer
+            # 503: it would have waited longer than that.
+            assert answer.status in (200, 504) or answer.error["code"] == "overloaded", answer
             return
         if turn % 10 == 5:
             self._phones[turn % len(self._phones)].fault("reset_before_head", next=1, on="work")
@@ -129,8 +78,28 @@ class Load:
     def stop(self):
         self._over.set()
         for thread in self._threads:
-            thread.join(30)
+            # Two requests may be left to it, each of which fails by itself after 60 s.
+            thread.join(130)
             assert not thread.is_alive(), "a request of the load never ended"
+        assert not self.odd, self.odd
+
+
+class NightWork:
+    """A batch with more lines than can be run meanwhile: it is in progress as long as anybody looks."""
+
+    def __init__(self, gateway):
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "is this odd?"}], "max_tokens": 8}
+        line = {"method": "POST", "url": "/v1/chat/completions", "body": body}
+        text = "".join(json.dumps({"custom_id": str(number), **line}) + "\n" for number in range(40_000))
+        self._client = sdk(gateway)
+        file = self._client.files.create(file=("night.jsonl", text.encode()), purpose="batch")
+        self._id = self._client.batches.create(
+            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h").id
+
+    def stop(self):
+        with self._client:
+            self._client.batches.cancel(self._id)
+            eventually(lambda: self._client.batches.retrieve(self._id).status == "cancelled", within=30, what="the end of the batch")
 
 
 @pytest.fixture(scope="module")
@@ -146,14 +115,28 @@ def prometheus(tmp_path_factory):
         stage.end()
 
 
+def announced(gateway, door, phone, ends_at):
+    """A phone comes by itself, passes its quarantine, and says that its battery is low."""
+    who = {"webUrl": phone.url, "deployment": "autumn", "processor": "pixel"}
+    assert http.request("POST", door, json={"event": "started", **who, "replica": {"expires_at": ends_at, "cost_acu_per_day": 0.5}}).status == 201
+    gateway.wait_ready(5)
+    assert http.request("POST", door, json={"event": "heartbeat", **who, "report": {"battery": 20, "charging": False}}).status == 200
+
+
 def watched(stage):
-    phones = stage.phones(4, model="tiny", slots=2, speed="0.8b", time_scale=20)
+    phones = stage.phones(5, model="tiny", slots=2, speed="0.8b", time_scale=20)
     in_a_day = int(time.time()) + 86_400
-    entries = [replica(phone.url, expires_at=in_a_day) for phone in phones]
+    prices = [{"cost_acu_per_day": price} for price in (0.57, 0.6, 0.0)] + [{}]
+    entries = [replica(phone.url, expires_at=in_a_day, **price) for phone, price in zip(phones, prices)]
+    door = f"127.0.0.1:{free_port()}"
     # The faults of the load make attempts fail over; they do not take phones out, which would make answers wait.
-    gateway = stage.gateway(entries, config={"health": {"hard_failures": 100, "min_samples": 1000}})
-    watch = stage._join(Prometheus(stage.place("prometheus"), gateway.admin.removeprefix("http://")))
-    load = Load(gateway, phones)
+    gateway = stage.gateway(entries, config={
+        "health": {"hard_failures": 100, "min_samples": 1000}, "registration": {"listen": door, "token": "env:E2E_DOOR"},
+        "capacity": {"every": "2s"},
+    })
+    announced(gateway, f"http://{door}/admin/register?token={SECRETS['E2E_DOOR']}", phones[4], in_a_day)
+    watch = stage._join(Prometheus(stage.place("prometheus"), [(gateway.admin.removeprefix("http://"), {})]))
+    load, night_work = Load(gateway, phones), NightWork(gateway)
 
     def seen():
         assert not load.odd, load.odd
@@ -165,6 +148,7 @@ def watched(stage):
         yield watch
     finally:
         load.stop()
+        night_work.stop()
     stage.assert_at_rest()
 
 
@@ -222,6 +206,28 @@ def test_no_alert_fires_while_all_is_well(prometheus):
 def test_the_load_was_answered(prometheus):
     eventually(lambda: prometheus.load.answered > 50, within=60, what="50 answers")
     assert not prometheus.load.odd, prometheus.load.odd
+
+
+def test_all_dashboards_are_provisioned():
+    """Compose hands each file to Grafana, which reads the folder."""
+    mounted = set(re.findall(r"\./dashboards/(\w+\.json):/etc/grafana/dashboards/\1:ro", (root / "docker-compose.yml").read_text()))
+    assert mounted == {path.name for path in DASHBOARDS} and len(mounted) > 4
+    provider = (root / "config/grafana/provisioning/dashboards/huntgroup.yaml").read_text()
+    assert "path: /etc/grafana/dashboards" in provider
+
+
+def test_costs_add_up_and_are_the_tenants_own(prometheus):
+    def added_up():
+        pool, slots, tenants = (
+            sum(prometheus.query(f"sum(huntgroup_{name}_total)"))
+            for name in ("pool_cost_acu", "cost_acu", "tenant_cost_acu")
+        )
+        assert 0 < slots < pool, (slots, pool)
+        assert math.isclose(slots, tenants, rel_tol=0.05), "two queries, a scrape apart at most"
+        assert prometheus.query("sum(huntgroup_replicas_unpriced)") == [1.0]
+        return True
+
+    eventually(added_up, within=20, what="sums", every=0.5)
 
 
 def test_configuration_and_rules_are_valid_and_every_alert_fires_in_its_story():

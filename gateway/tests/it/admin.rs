@@ -190,10 +190,34 @@ async fn a_list_is_imported_and_what_cannot_be_taken_is_told() {
     assert_eq!((&done["added"], &done["refused"][0]["index"]), (&json!(2), &json!(2)), "{done}");
     gateway.wait_ready(2).await;
     assert_eq!(replica(&gateway, "1").await["labels"], json!({ "instance": "0", "deployment_id": "7" }));
+    assert_eq!(replica(&gateway, "1").await["deployment"], "7");
     // Our own list, taken in again, changes nothing.
     let export = gateway.admin("GET", "/admin/replicas", None).await.json();
     let again = call(&gateway, "POST", "/admin/replicas/import", export).await.json();
     assert_eq!((&again["unchanged"], &again["changed"], &again["added"]), (&json!(2), &json!(0), &json!(0)), "{again}");
+}
+
+#[tokio::test]
+async fn an_instance_that_is_imported_at_another_address_is_the_same_replica_there() {
+    let fleet = Fleet::of(2, &phone(1, 100.0)).await;
+    let gateway = empty(&fleet, "").await;
+    let script = |url: &str| {
+        json!([{ "instance": 3, "deployment_id": [{ "acurast": "5F" }, 7], "url": url,
+        "registered_s": 1.0, "acknowledged_s": 2.0, "ready_s": 9.5 }])
+    };
+    call(&gateway, "POST", "/admin/replicas/import", script(fleet.phones[0].url())).await;
+    gateway.wait_ready(1).await;
+    let before = replica(&gateway, "1").await;
+    let done = call(&gateway, "POST", "/admin/replicas/import", script(fleet.phones[1].url())).await.json();
+    assert_eq!((&done["added"], &done["changed"]), (&json!(0), &json!(1)), "{done}");
+    let after = replica(&gateway, "1").await;
+    assert_eq!(after["url"], fleet.phones[1].url());
+    assert_eq!((&after["name"], &after["deployment"]), (&before["name"], &json!("[{\"acurast\":\"5F\"},7]")));
+    assert!(after["history"].as_array().unwrap().len() >= before["history"].as_array().unwrap().len(), "{after}");
+    gateway.wait_ready(1).await;
+    assert_eq!(gateway.admin("GET", "/admin/replicas", None).await.json()["data"].as_array().unwrap().len(), 1);
+    let again = call(&gateway, "POST", "/admin/replicas/import", script(fleet.phones[1].url())).await.json();
+    assert_eq!(again["unchanged"], 1, "{again}");
 }
 
 #[tokio::test]

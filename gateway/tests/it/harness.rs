@@ -5,7 +5,7 @@ use std::{
     net::TcpListener,
     path::Path,
     process::{Child, Command, Stdio},
-    sync::atomic::{AtomicU16, Ordering},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -29,12 +29,34 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// A port that nobody listens on, outside the range that outgoing connections take theirs from.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let base = 12_000 + (std::process::id() % 180) as u16 * 100;
+/// Ranges of ports, and the ports in each: outside the range that outgoing connections take theirs from.
+const RANGES: u16 = 180;
+const RANGE: u16 = 100;
+
+/// Ranges that are this process's, and how many ports of the last one were given.
+struct Ports {
+    base: u16,
+    given: u16,
+    /// Listens on the first port of each range: whoever finds it taken takes another range.
+    held: Vec<TcpListener>,
+}
+
+/// A port that is nobody else's, in this process or in another one that tests, also while nobody listens on it: a gateway that was
+/// killed comes back to it.
+pub fn free_port() -> u16 {
+    static PORTS: Mutex<Ports> = Mutex::new(Ports { base: 0, given: RANGE, held: Vec::new() });
+    let mut ports = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
-        let port = base + NEXT.fetch_add(1, Ordering::Relaxed) % 100;
+        if ports.given >= RANGE {
+            let first = (std::process::id() % u32::from(RANGES)) as u16;
+            let bases = (0..RANGES).map(|next| 12_000 + (first + next) % RANGES * RANGE);
+            let mut free = bases.filter_map(|base| Some((base, TcpListener::bind(("127.0.0.1", base)).ok()?)));
+            let (base, listener) = free.next().expect("a range of ports that is nobody's");
+            (ports.base, ports.given) = (base, 1);
+            ports.held.push(listener);
+        }
+        let port = ports.base + ports.given;
+        ports.given += 1;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
@@ -84,6 +106,7 @@ pub struct Builder {
     config: String,
     dir: TempDir,
     tls: bool,
+    strict: bool,
 }
 
 impl Gateway {
@@ -91,20 +114,35 @@ impl Gateway {
     pub async fn over(fleet: &Fleet, config: &str) -> Self {
         let builder = Self::builder(config).replicas(fleet);
         let gateway = builder.start().await;
-        gateway.wait_ready(fleet.phones.len()).await;
-        // What a new replica is asked about itself is no part of a test.
-        fleet.phones.iter().for_each(PhoneHandle::reset_stats);
+        gateway.wait_settled(fleet).await;
         gateway
     }
 
+    /// Waits until all phones take work and nothing more is asked of them; what was is no part of a test.
+    pub async fn wait_settled(&self, fleet: &Fleet) {
+        self.wait_ready(fleet.phones.len()).await;
+        self.wait_known().await;
+        fleet.phones.iter().for_each(PhoneHandle::reset_stats);
+    }
+
     pub fn builder(config: &str) -> Builder {
-        Builder { config: config.to_owned(), dir: TempDir::new().expect("a folder"), tls: false }
+        Builder { config: config.to_owned(), dir: TempDir::new().expect("a folder"), tls: false, strict: false }
     }
 
     /// Waits until this many replicas take work.
     pub async fn wait_ready(&self, replicas: usize) {
         self.wait_for(&format!("{replicas} ready replicas"), async |gateway| gateway.states("ready").await == replicas)
             .await;
+    }
+
+    /// Waits until all that a replica is asked about itself has been asked of each, what costs it something included.
+    pub async fn wait_known(&self) {
+        let unknown = |replica: &Value| replica["carries_on"].is_null();
+        self.wait_for("replicas that are known", async |gateway| {
+            let answer = gateway.admin("GET", "/admin/replicas", None).await;
+            !answer.json()["data"].as_array().into_iter().flatten().any(unknown)
+        })
+        .await;
     }
 
     /// Replicas in this state.
@@ -219,6 +257,18 @@ impl Builder {
         self
     }
 
+    /// With the addresses that a gateway allows by default: no phone of a test has one.
+    pub fn strict(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
+    /// A secret that the configuration refers to as `file:NAME`.
+    pub fn secret(self, name: &str, text: &str) -> Self {
+        fs::write(self.dir.path().join(name), text).expect("a file");
+        self
+    }
+
     /// Listens with TLS as well, with a certificate of its own.
     pub fn tls(mut self) -> Self {
         self.tls = true;
@@ -238,6 +288,7 @@ impl Builder {
                 "tls_listen = [\"127.0.0.1:{port}\"]\ntls_cert = \"{shown}/cert.pem\"\ntls_key = \"{shown}/key.pem\"\n"
             )
         });
+        let near = if self.strict { "" } else { "allow_private = true\nallow_http = true\n" };
         let (server, rest) = split(&self.config);
         let text = format!(
             "[server]\nlisten = [\"127.0.0.1:{public}\"]\nauth = \"none\"\npid_file = \"{shown}/pid\"\n\
@@ -245,7 +296,7 @@ impl Builder {
              [admin]\nlisten = \"127.0.0.1:{admin}\"\n[store]\npath = \"{shown}/huntgroup.db\"\n\
              {}",
             tls_keys.unwrap_or_default(),
-            with_pool(rest, &format!("allow_private = true\nallow_http = true\n{ca}"))
+            with_pool(rest, &format!("{near}{ca}"))
         );
         fs::write(path.join("huntgroup.toml"), text).expect("a file");
         let child = spawn(path, &[]);
@@ -364,6 +415,16 @@ impl Exchange {
                 return false;
             }
         }
+    }
+
+    /// Reads as long as what has come is `short` of what is awaited; false at the end of the connection.
+    pub async fn read_while(&mut self, short: impl Fn(&str) -> bool) -> bool {
+        while short(&self.seen()) {
+            if !self.read().await {
+                return false;
+            }
+        }
+        true
     }
 
     async fn read(&mut self) -> bool {

@@ -12,8 +12,13 @@ fn prompt() -> String {
 
 /// Two phones of one slot that are believed to be equally fast, and are not.
 async fn slow_and_quick(slow: f64, quick: f64) -> (Fleet, Gateway) {
+    slow_and_quick_under(slow, quick, "").await
+}
+
+/// The same with more of `[streams]`.
+async fn slow_and_quick_under(slow: f64, quick: f64, streams: &str) -> (Fleet, Gateway) {
     let fleet = Fleet::start([phone(1, slow), phone(1, quick)]).await;
-    let gateway = Gateway::over(&fleet, "[streams]\nhead_after = \"5m\"\n").await;
+    let gateway = Gateway::over(&fleet, &format!("[streams]\nhead_after = \"5m\"\n{streams}")).await;
     for phone in &fleet.phones {
         let believed = json!({ "prefill_rate": 1000.0, "decode_rate": 60.0 });
         let path = format!("/admin/replicas/{}", phone.id());
@@ -102,8 +107,8 @@ async fn a_first_copy_that_fails_leaves_the_request_to_the_second() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_winner_that_dies_after_its_first_content_ends_in_an_error_event() {
-    let (fleet, gateway) = slow_and_quick(0.01, 1.0).await;
+async fn a_winner_that_dies_after_its_first_content_and_is_not_carried_on_ends_in_an_error_event() {
+    let (fleet, gateway) = slow_and_quick_under(0.01, 1.0, "continue = \"never\"\n").await;
     let exchange = ask_slow(&fleet, &gateway, true).await;
     fleet.phones[1].set_fault(Fault::CutAfter { chunks: 3, mid_word: false });
     let answer = exchange.answer().await;

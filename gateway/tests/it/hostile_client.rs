@@ -324,7 +324,7 @@ async fn hostile_http2_ends_its_own_connection_only() {
     let fleet = Fleet::of(1, &phone(2, 50.0)).await;
     let config = "header_deadline = \"1s\"\nkeepalive_timeout = \"2s\"\nmax_body = \"64KiB\"\n";
     let gateway = Gateway::builder(config).replicas(&fleet).tls().start().await;
-    gateway.wait_ready(1).await;
+    gateway.wait_settled(&fleet).await;
     let at_rest = descriptors(&gateway);
 
     // Neither a preface nor a request.
@@ -559,7 +559,7 @@ async fn a_reload_changes_every_limit_of_the_data_path() {
     let server = "[server]\nheader_deadline = \"1s\"\nbody_deadline = \"1s\"\nbody_deadline_per_64k = \"0s\"\n\
                   keepalive_timeout = \"1s\"\nmax_body = \"2KiB\"\nwrite_timeout = \"1s\"\n";
     let streams = "[streams]\nhead_after = \"1s\"\nkeepalive_interval = \"1s\"\nfirst_token_min = \"3s\"\n\
-                   gap_min = \"1s\"\nplain_total = \"1s\"\nmax_event = \"64KiB\"\n\
+                   gap_min = \"1s\"\ncontinue = \"never\"\nplain_total = \"1s\"\nmax_event = \"64KiB\"\n\
                    max_answer = \"64KiB\"\n";
     fs::write(&file, text.replace("[server]\n", server) + streams).expect("a file");
     let reloaded = gateway.admin("POST", "/admin/reload", Some(&json!({}))).await;
@@ -571,8 +571,8 @@ async fn a_reload_changes_every_limit_of_the_data_path() {
     for (fault, stream, seconds) in [
         (Fault::HangAfter { chunks: 2 }, true, 1..4),
         (Fault::FreezeBeforeHead, true, 3..6),
-        (Fault::FreezeBeforeHead, false, 1..3),
-        (Fault::Drip { bytes_per_s: 1 }, false, 1..3),
+        (Fault::FreezeBeforeHead, false, 3..6),
+        (Fault::Drip { bytes_per_s: 1 }, false, 3..6),
     ] {
         phone.set_fault(fault.clone());
         let since = now();
@@ -584,6 +584,14 @@ async fn a_reload_changes_every_limit_of_the_data_path() {
         phone.clear_fault();
         gateway.wait_at_rest().await;
     }
+    phone.set_fault(Fault::FreezeBeforeHead);
+    let since = now();
+    let embedding = json!({"model": MODEL, "input": "in one piece"});
+    let answer = gateway.client().await.post("/v1/embeddings", &embedding).await.answer().await;
+    assert!((1..3).contains(&since.elapsed().as_secs()), "{:?}", since.elapsed());
+    assert_eq!(answer.error().expect("an error")["code"], "upstream_error", "{}", answer.text());
+    phone.clear_fault();
+    gateway.wait_at_rest().await;
     phone.set_fault(Fault::EndlessStream);
     let stalled = gateway.client().await.post(CHAT, &chat("limits", true, 8)).await;
     phone.wait_until(PATIENCE, |stats| stats.running_now == 1).await.expect("running");

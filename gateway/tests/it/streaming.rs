@@ -35,9 +35,9 @@ async fn failover_goes_on_after_the_head_has_gone_out_and_a_final_refusal_travel
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_breaks_off_ends_in_an_error_event_and_an_aborted_connection() {
+async fn an_answer_that_breaks_off_and_is_not_carried_on_ends_in_an_error_event_and_an_aborted_connection() {
     let fleet = Fleet::of(2, &phone(1, 50.0)).await;
-    let gateway = Gateway::over(&fleet, "[streams]\ngap_min = \"1s\"\n").await;
+    let gateway = Gateway::over(&fleet, "[streams]\ngap_min = \"1s\"\ncontinue = \"never\"\n").await;
     for (name, fault) in [
         ("cut", Fault::CutAfter { chunks: 5, mid_word: true }),
         ("reset", Fault::ResetAfter { chunks: 5 }),

@@ -113,7 +113,7 @@ pub async fn text(answer: h2::client::ResponseFuture) -> String {
 async fn http2_clients_are_answered_in_parallel_over_one_connection_and_a_reset_frees_the_slot() {
     let fleet = Fleet::of(2, &phone(1, 2.0)).await;
     let gateway = Gateway::builder("").replicas(&fleet).tls().start().await;
-    gateway.wait_ready(2).await;
+    gateway.wait_settled(&fleet).await;
     let (mut sender, _driver) = http2(connect(&gateway, &[b"h2"]).await).await;
     let (first, _a) = send(&mut sender, &chat("one", true, 20)).await;
     let (second, _b) = send(&mut sender, &chat("two", false, 20)).await;

@@ -89,6 +89,11 @@ pub(crate) struct Scaled {
     #[arg(long, value_enum, value_name = "NAME")]
     pub(crate) policy: Option<GatewayPolicy>,
 
+    /// What comes all at once and least urgent goes to the gateway as a file, which it runs as a batch; other classes are
+    /// played once more without it.
+    #[arg(long)]
+    pub(crate) batch_api: bool,
+
     /// Fail if a mean or a makespan is off from the simulated one by more than this, or a p99 by more than twice this.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub(crate) within: Option<f64>,
@@ -164,6 +169,7 @@ impl Live {
                 ("--seeds", !scaled.seeds.is_empty()),
                 ("--policy", scaled.policy.is_some()),
                 ("--within", scaled.within.is_some()),
+                ("--batch-api", scaled.batch_api),
             ];
             (flags.to_vec(), "a TOML scenario: it is for those of the simulator, such as scenarios/sim/*.json")
         };
@@ -241,10 +247,12 @@ mod tests {
             live.misplaced()
         };
         assert_eq!(misplaced("a.json --speedup 20 --seeds 0-2 --policy least_busy --within 15% --for 600s"), None);
+        assert_eq!(misplaced("a.json --batch-api --speedup 20"), None);
         assert_eq!(misplaced("a.json --self --gateway-log x --huntgroup y --json - --html z"), None);
         assert_eq!(misplaced("a.toml --self --seed 3 --clients 4 --for 10s"), None);
         assert!(misplaced("a.json --seed 3").is_some_and(|why| why.contains("--seed ") && why.contains("--seeds")));
         assert!(misplaced("a.toml --gateway-log x").is_some_and(|why| why.contains("--self")));
+        assert!(misplaced("a.toml --batch-api").is_some_and(|why| why.contains("--batch-api")));
         assert!(misplaced("a.toml --within 0.1").is_some_and(|why| why.contains("--within")));
         assert_eq!((share("15%"), share("0.15")), (Ok(0.15), Ok(0.15)));
         assert!(share("-1").is_err() && share("x%").is_err() && speedup("0.5").is_err() && speedup("20") == Ok(20.0));

@@ -7,7 +7,7 @@
 use super::Failure;
 
 /// Compares `answer` with what a fake phone says to `message` in `tokens` words.
-pub(super) fn check(answer: &str, message: &str, tokens: u32) -> Result<(), Failure> {
+pub(crate) fn check(answer: &str, message: &str, tokens: u32) -> Result<(), Failure> {
     let wanted = fakephone::answer_text("model", message, tokens as usize);
     let (mut right, mut differs) = (0, false);
     let mut words = answer.split(' ');

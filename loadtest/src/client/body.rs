@@ -9,8 +9,8 @@ use http_body::Body as _;
 use hyper::{Response, body::Incoming};
 use std::{pin::Pin, time::Duration};
 
-/// Largest answer read whole.
-const LARGEST_ANSWER: usize = 64 * 1024 * 1024;
+/// Largest answer read whole: the results of a batch of 50,000 lines are some tens of MB.
+const LARGEST_ANSWER: usize = 512 * 1024 * 1024;
 /// For a call that makes no model work.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -51,20 +51,32 @@ pub(crate) async fn call(
     authorization: Option<&str>,
     body: Option<&serde_json::Value>,
 ) -> Result<Vec<u8>, Failure> {
-    let mut request = pool.request(method, path);
-    if let Some(authorization) = authorization {
-        request = request.header("authorization", authorization);
-    }
-    if body.is_some() {
-        request = request.header("content-type", "application/json");
-    }
     let bytes = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
-    let request = request.body(bytes.into()).map_err(|_| Failure::BadBody("the request has no form"))?;
+    let kind = body.map(|_| "application/json");
+    transfer(pool, method, path, authorization, kind, bytes, CALL_TIMEOUT).await
+}
+
+/// The same for a body of any kind, and of any length: it may take as long as `limit`.
+pub(crate) async fn transfer(
+    pool: &Pool,
+    method: &str,
+    path: &str,
+    authorization: Option<&str>,
+    kind: Option<&str>,
+    body: Bytes,
+    limit: Duration,
+) -> Result<Vec<u8>, Failure> {
+    let mut request = pool.request(method, path);
+    let headers = [("authorization", authorization), ("content-type", kind)];
+    for (name, value) in headers.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+        request = request.header(name, value);
+    }
+    let request = request.body(body.into()).map_err(|_| Failure::BadBody("the request has no form"))?;
     let calling = async {
         let (response, held) = pool.send(request).await?;
         let status = response.status().as_u16();
         let body = read_whole(response, held).await?;
         if (200..300).contains(&status) { Ok(body) } else { Err(Failure::of_status(status, false, &body)) }
     };
-    tokio::time::timeout(CALL_TIMEOUT, calling).await.unwrap_or(Err(Failure::TimeoutHead))
+    tokio::time::timeout(limit, calling).await.unwrap_or(Err(Failure::TimeoutHead))
 }

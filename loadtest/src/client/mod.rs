@@ -6,7 +6,8 @@ mod exchange;
 mod failure;
 mod pool;
 
-pub(crate) use body::call;
+pub(crate) use answer::check as check_answer;
+pub(crate) use body::{call, transfer};
 pub(crate) use exchange::{Ask, Check, Reply, exchange};
 pub(crate) use failure::Failure;
 pub(crate) use pool::{BadUrl, Pool};

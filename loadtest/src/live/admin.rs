@@ -73,16 +73,18 @@ impl Admin {
         Ok(())
     }
 
+    /// The gateway's metrics.
+    pub(crate) async fn metrics(&self) -> Result<Metrics, AdminError> {
+        let body = call(&self.pool, "GET", "/metrics", self.authorization.as_deref(), None).await?;
+        Ok(Metrics(String::from_utf8_lossy(&body).into_owned()))
+    }
+
     /// What the gateway counts as running, once that is nothing or has had time to be nothing.
     pub(crate) async fn left_over(&self) -> Option<Left> {
         settle(REST_LIMIT, async || {
-            let answer = call(&self.pool, "GET", "/metrics", self.authorization.as_deref(), None).await;
-            let left = answer.ok().map(|body| {
-                let text = String::from_utf8_lossy(&body);
-                Left {
-                    busy_slots: sum(&text, "huntgroup_replica_slots{", "state=\"busy\""),
-                    queued: sum(&text, "huntgroup_queue_depth{", ""),
-                }
+            let left = self.metrics().await.ok().map(|metrics| Left {
+                busy_slots: metrics.sum("huntgroup_replica_slots", &["state=\"busy\""]),
+                queued: metrics.sum("huntgroup_queue_depth", &[]),
             });
             (left, left.is_none_or(|left| left.busy_slots + left.queued == 0.0))
         })
@@ -90,10 +92,16 @@ impl Admin {
     }
 }
 
-/// The sum of all series that begin with `start` and carry `label`.
-fn sum(text: &str, start: &str, label: &str) -> f64 {
-    let lines = text.lines().filter(|line| line.starts_with(start) && line.contains(label));
-    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+/// What a gateway counts, as Prometheus reads it.
+pub(crate) struct Metrics(String);
+
+impl Metrics {
+    /// The sum of all series of that name that carry these labels, each as `name="value"`.
+    pub(crate) fn sum(&self, name: &str, labels: &[&str]) -> f64 {
+        let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{'));
+        let lines = self.0.lines().filter(of_name).filter(|line| labels.iter().all(|label| line.contains(label)));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
 }
 
 /// Path of the replica at `url`.
@@ -122,7 +130,9 @@ mod tests {
     fn gauges_are_summed_over_their_labels() {
         let text = "# TYPE huntgroup_replica_slots gauge\nhuntgroup_replica_slots{replica=\"a\",state=\"busy\"} 2\n\
             huntgroup_replica_slots{replica=\"b\",state=\"busy\"} 1\nhuntgroup_replica_slots{replica=\"b\",state=\"free\"} 7\n";
-        assert_eq!(sum(text, "huntgroup_replica_slots{", "state=\"busy\""), 3.0);
-        assert_eq!(sum(text, "huntgroup_queue_depth{", ""), 0.0);
+        let metrics = Metrics(text.to_owned());
+        assert_eq!(metrics.sum("huntgroup_replica_slots", &["state=\"busy\""]), 3.0);
+        assert_eq!(metrics.sum("huntgroup_replica_slots", &["state=\"busy\"", "replica=\"b\""]), 1.0);
+        assert_eq!(metrics.sum("huntgroup_replica", &[]), 0.0);
     }
 }

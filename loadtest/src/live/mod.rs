@@ -21,7 +21,7 @@ mod progress;
 mod sample;
 mod steps;
 
-pub(crate) use admin::Admin;
+pub(crate) use admin::{Admin, Metrics};
 pub(crate) use control::Control;
 pub(crate) use fleet::Fleet;
 pub(crate) use own::{KEY, Own};

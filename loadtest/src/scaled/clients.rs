@@ -5,7 +5,7 @@
 //! client can't be asked again by the gateway, and the simulated gateway always asks again. A client that gets no answer
 //! asks again itself, and its time goes on counting.
 
-use super::{texts, time::Time};
+use super::{batch, texts, time::Time};
 use crate::{
     client::{Ask, Check, Pool, Reply, exchange},
     words::{Message, chat_body},
@@ -44,15 +44,19 @@ pub(super) struct Prepared {
 /// A class as clients need it.
 pub(super) struct Class {
     urgency: &'static str,
+    /// No client asks for it: it is sent as a file.
+    as_file: bool,
     stream: bool,
     /// `Authorization` by key.
     authorizations: Vec<String>,
 }
 
 impl Prepared {
-    pub(super) fn new(run: &Run<'_>) -> Self {
+    /// With `batch_api` some classes are sent as files.
+    pub(super) fn new(run: &Run<'_>, batch_api: bool) -> Self {
         let class = |(index, class): (usize, &simulation::scenario::Class)| Class {
             urgency: class.urgency.name(),
+            as_file: batch_api && batch::goes_as_file(class),
             stream: class.objective_on_first_token,
             authorizations: (0..class.keys.len()).map(|key| format!("Bearer {}", key_of(index, key))).collect(),
         };
@@ -62,6 +66,16 @@ impl Prepared {
             horizon_s: run.scenario.horizon_s,
             until_s: run.scenario.until_s(),
         }
+    }
+
+    /// Whether a class is sent as a file.
+    pub(super) fn goes_as_file(&self, class: usize) -> bool {
+        self.classes.get(class).is_some_and(|class| class.as_file)
+    }
+
+    /// `Authorization` of a key of a class.
+    pub(super) fn authorization(&self, class: usize, key: usize) -> Option<&str> {
+        self.classes.get(class)?.authorizations.get(key).map(String::as_str)
     }
 }
 
@@ -104,7 +118,9 @@ impl Book {
 
 /// Starts all that comes by itself, and waits for the last answer, or until the play is broken off.
 pub(super) async fn run(clients: &Arc<Clients>) {
-    let mut arriving: Vec<(f64, usize)> = clients.run.requests.iter().enumerate().filter_map(arrival).collect();
+    let numbered = clients.run.requests.iter().enumerate();
+    let asked = numbered.filter(|(_, request)| !clients.run.goes_as_file(request.class));
+    let mut arriving: Vec<(f64, usize)> = asked.filter_map(arrival).collect();
     arriving.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut running = JoinSet::new();
     let all = async {

@@ -12,11 +12,13 @@
 //! | phones and gateway | [`stage`] |
 //! | what befalls the phones | [`fortune`] |
 //! | who asks what when | [`clients`] |
+//! | what is sent as a file, and run as a batch | [`batch`] |
 //! | the scenario's time | [`time`] |
 //! | whether this machine kept up | [`cpu`] |
 //! | how far live is from simulated | [`off`] |
 //! | table, JSON, page | [`report`] |
 
+mod batch;
 mod clients;
 mod cpu;
 mod fortune;
@@ -34,11 +36,12 @@ use crate::{
     sim::{Figures, Measured, read_scenario},
 };
 use anyhow::{Context as _, bail};
+use batch::Beside;
 use clients::{Book, Clients, Prepared};
 use cpu::{Cpu, Watch};
-use report::Report;
+use report::{OfBatches, Report};
 use simulation::{
-    play::{Player, Run},
+    play::{Player, Progress, Run},
     scenario::{Arrivals, Class, Scenario},
 };
 use stage::Stage;
@@ -61,28 +64,47 @@ pub(crate) fn run(options: &cli::Live, program: &Path) -> anyhow::Result<bool> {
     let speedup = options.scaled.speedup.unwrap_or(SPEEDUP);
     let (policy, player) = player(options.scaled.policy.unwrap_or(GatewayPolicy::LeastWork))?;
     let seeds = if options.scaled.seeds.is_empty() { vec![0] } else { cli::runs(&options.scaled.seeds) };
-    raise_descriptor_limit(&scenario)?;
+    raise_descriptor_limit(&scenario, options.scaled.batch_api)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.context("the runtime")?;
-    let (mut live, mut simulated, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut live, mut simulated, mut cpu, mut batches) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut failures: BTreeMap<String, u64> = BTreeMap::new();
     for seed in seeds {
         let run = Run::new(&scenario, seed);
         let measured = |played| Measured { seed, played, bounds: run.bounds.clone() };
-        let plan = Plan { run: &run, speedup, policy, player: &player, program };
+        let batch_api = options.scaled.batch_api;
+        let plan = Plan { run: &run, speedup, policy, player: &player, program, batch_api };
         let served = runtime.block_on(plan.play(options.gateway_log.as_deref()))?;
+        let played_simulated = run.play(&player);
+        if let Some(mut figures) = served.batches {
+            if let Some(alone) = batch::without_files(&scenario, figures.last_s()) {
+                let alone = Run::new(&alone, seed);
+                let plan = Plan { run: &alone, batch_api: false, ..plan };
+                let served_alone = runtime.block_on(plan.play(None))?;
+                let beside = Beside::new(&run, &player, &served.requests, &alone, &served_alone.played);
+                figures.beside = Some(beside);
+                cpu.push(served_alone.cpu);
+            }
+            let curve = |class: &Class| {
+                let played = played_simulated.classes.iter().find(|played| played.name == class.name);
+                played.map(|played| played.curve.clone()).unwrap_or_default()
+            };
+            let curves: Vec<Vec<f64>> = scenario.classes.iter().map(curve).collect();
+            let plots = batch::plots(&figures, &run, &curves);
+            batches.push(OfBatches { figures, plots });
+        }
         live.push(measured(served.played));
-        cpu.push(served.cpu);
+        cpu.insert(0, served.cpu);
         for (kind, count) in served.failures {
             *failures.entry(kind).or_default() += count;
         }
-        simulated.push(measured(run.play(&player)));
+        simulated.push(measured(played_simulated));
     }
     let live = seen(&scenario, Figures::mean(&scenario, &player, &live));
     let simulated = Figures::mean(&scenario, &player, &simulated);
     let within = options.scaled.within;
     let pairs = off::pairs(&scenario, &live, &simulated, within);
-    let report = Report { scenario: &scenario, speedup, live, simulated, pairs, within, failures, cpu };
+    let report = Report { scenario: &scenario, speedup, live, simulated, pairs, within, failures, cpu, batches };
     write_out(options, &report)?;
     Ok(report.holds())
 }
@@ -120,7 +142,7 @@ fn shortened(mut scenario: Scenario, length_s: Option<f64>) -> Scenario {
 
 /// Each client that waits takes a descriptor here and one of the gateway's, which inherits the limit: a batch of thousands
 /// needs thousands, and the limit is often 1,024 until it is raised.
-fn raise_descriptor_limit(scenario: &Scenario) -> anyhow::Result<()> {
+fn raise_descriptor_limit(scenario: &Scenario, batch_api: bool) -> anyhow::Result<()> {
     /// Of a phone: its port, twice, and what is connected to it.
     const PER_PHONE: u64 = 12;
     /// For everything else, and for requests that do not come all at once.
@@ -129,7 +151,10 @@ fn raise_descriptor_limit(scenario: &Scenario) -> anyhow::Result<()> {
     limit.current = limit.maximum;
     // With the old limit everything works, for smaller scenarios.
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).ok();
-    let at_once = |class: &Class| if let Arrivals::Closed { n, .. } = class.arrivals { n as u64 } else { 0 };
+    let at_once = |class: &Class| match class.arrivals {
+        Arrivals::Closed { n, .. } if !(batch_api && batch::goes_as_file(class)) => n as u64,
+        _ => 0,
+    };
     let phones: u64 = scenario.phones.classes.iter().map(|class| class.count as u64).sum();
     let needed = scenario.classes.iter().map(at_once).sum::<u64>() + PER_PHONE * phones + OTHERS;
     let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -150,22 +175,35 @@ struct Plan<'p> {
     policy: &'static str,
     player: &'p Player,
     program: &'p Path,
+    /// Some classes are sent as files.
+    batch_api: bool,
 }
 
 /// What came of one run.
 struct Served {
     played: simulation::play::Played,
+    /// By request.
+    requests: Vec<Progress>,
+    /// Of what was sent as files.
+    batches: Option<batch::Figures>,
     failures: BTreeMap<String, u64>,
     cpu: Cpu,
 }
 
 impl Plan<'_> {
     async fn play(&self, log: Option<&Path>) -> anyhow::Result<Served> {
-        let stage = Stage::start(self.run, self.speedup, self.policy, self.program).await?;
+        let kept = if self.batch_api { usize::MAX } else { 0 };
+        let stage = Stage::start(self.run, self.speedup, self.policy, self.program, kept).await?;
         let pool = Pool::new(&stage.gateway.url).await?;
+        let prepared = Prepared::new(self.run, self.batch_api);
+        let mut samples = batch::Samples::default();
+        let uploads = tokio::select! {
+            uploads = batch::upload(self.run, &prepared, &pool) => uploads?,
+            () = samples.watch(self.run, &stage, None) => Vec::new(),
+        };
         let time = Time::begin(self.speedup);
         let clients = Arc::new(Clients {
-            run: Arc::new(Prepared::new(self.run)),
+            run: Arc::new(prepared),
             pool,
             time,
             book: Book::new(self.run.workload.requests.len()),
@@ -178,9 +216,11 @@ impl Plan<'_> {
         for (phone, timeline) in stage.phones.iter().zip(&self.run.workload.timelines) {
             background.spawn(fortune::run(phone.clone(), timeline.clone(), self.run.scenario.detect_s, time));
         }
-        let whole = tokio::select! {
-            () = clients::run(&clients) => true,
-            () = interrupted() => false,
+        let all = async { tokio::join!(clients::run(&clients), batch::run(&clients, uploads)).1 };
+        let ran = tokio::select! {
+            ran = all => Some(ran),
+            () = samples.watch(self.run, &stage, Some(&time)) => None,
+            () = interrupted() => None,
         };
         let (end, cpu) = (time.now(), watch.end(&time));
         background.shutdown().await;
@@ -188,17 +228,20 @@ impl Plan<'_> {
         if let Some(path) = log {
             stage.gateway.keep_log(path)?;
         }
+        let batches = match ran {
+            Some(ran) if self.batch_api => Some(batch::figures(&clients, &stage, &ran?, samples).await?),
+            Some(_) => None,
+            None => bail!("interrupted: figures of a part of a scenario are those of another one"),
+        };
         let trouble = stage.gateway.stop().await;
-        if !whole {
-            bail!("interrupted: figures of a part of a scenario are those of another one");
-        }
         if let Some(trouble) = trouble {
             bail!("{trouble}");
         }
         let mut pages = clients.book.pages();
         let requests = std::mem::take(&mut pages.requests);
         let failures = std::mem::take(&mut pages.failures);
-        Ok(Served { played: self.run.figures(self.player, requests, end), failures, cpu })
+        let played = self.run.figures(self.player, requests.clone(), end);
+        Ok(Served { played, requests, batches, failures, cpu })
     }
 }
 

@@ -1,12 +1,13 @@
 //! Live and simulated side by side: table, JSON, page.
 
 use super::{
+    batch,
     cpu::Cpu,
     off::{Pair, ratios},
 };
 use crate::{
     clock, compare,
-    report::{escape, grid, time},
+    report::{Plot, escape, figure, grid, time},
     sim::{Figures, print_figures, ratio, share},
 };
 use serde_json::{Value, json};
@@ -29,12 +30,20 @@ pub(super) struct Report<'s> {
     pub(super) failures: BTreeMap<String, u64>,
     /// By run.
     pub(super) cpu: Vec<Cpu>,
+    /// By run, of what was sent as files.
+    pub(super) batches: Vec<OfBatches>,
+}
+
+/// What came of a run's batches.
+pub(super) struct OfBatches {
+    pub(super) figures: batch::Figures,
+    pub(super) plots: Vec<Plot>,
 }
 
 impl Report<'_> {
-    /// Everything is as near as it was asked to be.
+    /// Everything is as near as it was asked to be, and true of batches what must be.
     pub(super) fn holds(&self) -> bool {
-        self.pairs.iter().all(Pair::holds)
+        self.pairs.iter().all(Pair::holds) && self.batches.iter().all(|batches| batches.figures.holds())
     }
 
     /// This machine did not keep up, so the figures are not the gateway's.
@@ -54,6 +63,7 @@ impl Report<'_> {
             "ratios": ratios(&self.pairs), "within": self.within, "holds": self.holds(),
             "off": self.pairs.iter().filter(|pair| !pair.holds()).collect::<Vec<_>>(),
             "asked_again": self.failures, "cpu": self.cpu, "short_of_cpu": self.is_short_of_cpu(),
+            "batches": self.batches.iter().map(|batches| &batches.figures).collect::<Vec<_>>(),
         }))
     }
 
@@ -108,6 +118,9 @@ impl Report<'_> {
             )
             .ok();
         }
+        for line in self.batches.iter().flat_map(|batches| batches.figures.lines()) {
+            write!(text, "\n{line}").ok();
+        }
         if self.is_short_of_cpu() {
             text.push_str("\nThis run was short of CPU: what it measured is this machine, not the gateway.");
         }
@@ -124,6 +137,11 @@ impl Report<'_> {
             write!(table, "<tr>{cell}{}</tr>", cells.join(cell)).ok();
         }
         table.push_str("</table></div>");
+        if !self.batches.is_empty() {
+            table.push_str("<section class=\"plots\">");
+            self.batches.iter().flat_map(|batches| &batches.plots).for_each(|plot| figure(&mut table, plot));
+            table.push_str("</section>");
+        }
         let notes: String =
             self.summary().lines().map(|line| format!("<p class=\"note\">{}</p>", escape(line))).collect();
         let heading = compare::Heading {

@@ -25,11 +25,18 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Starts everything, and waits until every phone is ready.
-    pub(super) async fn start(run: &Run<'_>, speedup: f64, policy: &str, program: &Path) -> Result<Self, OwnError> {
+    /// Starts everything, and waits until every phone is ready. Phones remember the last `kept_requests`.
+    pub(super) async fn start(
+        run: &Run<'_>,
+        speedup: f64,
+        policy: &str,
+        program: &Path,
+        kept_requests: usize,
+    ) -> Result<Self, OwnError> {
         let mut phones = Vec::with_capacity(run.workload.phones.len());
         for (number, spec) in run.workload.phones.iter().enumerate() {
-            phones.push(spawn(phone(run.scenario, spec, number, speedup)).await?);
+            let config = PhoneConfig { kept_requests, ..phone(run.scenario, spec, number, speedup) };
+            phones.push(spawn(config).await?);
         }
         let arguments = ["--clock-pace".to_owned(), speedup.to_string()];
         let config = |site: &Site<'_>| Ok(config(run, &phones, policy, site));
@@ -88,7 +95,8 @@ fn config(run: &Run<'_>, phones: &[PhoneHandle], policy: &str, site: &Site<'_>) 
          max_queued_bytes = \"16GiB\"\nmax_age_interactive = \"none\"\nmax_age_standard = \"none\"\n\
          max_age_batch = \"none\"\nno_replica_wait = \"1d\"\nmax_attempts = 10\nretry_share = 1.0\n\n\
          [streams]\nhead_after = \"5m\"\nfirst_token_min = \"1d\"\nfirst_token_cap = \"1d\"\ngap_min = \"1d\"\n\
-         gap_cap = \"1d\"\nplain_total = \"1d\"\n\n"
+         gap_cap = \"1d\"\nplain_total = \"1d\"\n\n\
+         [batches]\nmax_file = \"4GiB\"\nmax_lines = 1000000\n\n"
     )
     .ok();
     for (class, key) in keys(run.scenario) {

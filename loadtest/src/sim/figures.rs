@@ -156,6 +156,8 @@ impl ClassMeans {
     /// Leaves out what only a simulated gateway can see of its phones.
     pub(crate) fn leave_out_slot_time(&mut self) {
         self.keys.iter_mut().for_each(|key| key.slot_seconds = None);
+        self.leave_out("slot_seconds");
+        self.leave_out("wasted_slot_seconds");
     }
 
     /// Leaves out all figures whose names begin so: they could not be seen.

@@ -1,14 +1,13 @@
-//! What a fake phone answers: a function of the model and the prompt alone.
-//!
-//! Two equal phones agree word for word, and every answer carries a digest of the message it answers, so that a test
-//! can tell at once that an answer belongs to its request and is whole. A token is a word with the space before it.
+//! An answer, token by token. A token is a word with the space before it, and so never a part of a character.
 
-use crate::digest::{message_digest, token};
+use crate::digest::token;
+use crate::voice::Rest;
 use std::ops::Range;
 
 /// How an answer ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Finish {
+    #[default]
     Stop,
     Length,
     ToolCalls,
@@ -29,8 +28,8 @@ impl Finish {
 pub(crate) enum Kind {
     Thought,
     Text,
-    /// A piece of a tool call's arguments.
-    Arguments,
+    /// A piece of the arguments of the call with this number.
+    Arguments(usize),
 }
 
 /// A tool call: the arguments are pieces of the answer.
@@ -40,88 +39,32 @@ pub(crate) struct Call {
     pub(crate) name: String,
 }
 
-/// An answer, one piece a token.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An answer, one piece a token: thoughts, then text, then calls.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Answer {
     text: String,
     pieces: Vec<(Kind, Range<usize>)>,
-    pub(crate) call: Option<Call>,
+    pub(crate) calls: Vec<Call>,
     pub(crate) finish: Finish,
 }
 
-/// Words of the message that an answer repeats, and bytes of each: an answer must not grow with its prompt.
-const ECHOED_WORDS: usize = 256;
-const ECHOED_BYTES: usize = 64;
-
-/// The answer of `tokens` words that a fake phone serving `model` gives to `message`.
-///
-/// The first word is `#` and [`message_digest`]`(message)`, the second is the model's name without folders and
-/// extension, and then the message's own words follow, over and over.
-pub fn answer_text(model: &str, message: &str, tokens: usize) -> String {
-    let mut text = String::new();
-    for (index, word) in words(model, message).take(tokens).enumerate() {
-        if index > 0 {
-            text.push(' ');
-        }
-        text.push_str(&word);
-    }
-    text
-}
-
-fn words<'a>(model: &'a str, message: &'a str) -> impl Iterator<Item = std::borrow::Cow<'a, str>> {
-    let stem = model.rsplit(['/', '\\']).next().unwrap_or(model);
-    let stem = stem.strip_suffix(".gguf").unwrap_or(stem);
-    let mut echo: Vec<&str> = message.split_whitespace().take(ECHOED_WORDS).map(shorten).collect();
-    if echo.is_empty() {
-        echo.push("silence");
-    }
-    let start = [format!("#{}", message_digest(message)).into(), stem.split_whitespace().collect::<String>().into()];
-    start.into_iter().chain((0..).map(move |index: usize| echo[index % echo.len()].into()))
-}
-
-fn shorten(word: &str) -> &str {
-    let mut end = word.len().min(ECHOED_BYTES);
-    while !word.is_char_boundary(end) {
-        end -= 1;
-    }
-    &word[..end]
-}
-
 impl Answer {
-    /// An answer in plain text.
-    pub(crate) fn text(text: String) -> Self {
-        let mut answer = Self::empty();
-        answer.push(Kind::Text, &text);
-        answer
-    }
-
-    /// An answer that calls a tool.
-    pub(crate) fn call(name: &str, arguments: &str) -> Self {
-        let mut answer = Self::empty();
-        answer.finish = Finish::ToolCalls;
-        answer.push(Kind::Arguments, arguments);
-        let id = crate::digest::sha256_hex(format!("{name}{arguments}").as_bytes(), 16);
-        answer.call = Some(Call { id, name: name.to_owned() });
-        answer
-    }
-
-    fn empty() -> Self {
-        Self { text: String::new(), pieces: Vec::new(), call: None, finish: Finish::Stop }
-    }
-
-    /// The same answer after some thinking about `subject`.
-    pub(crate) fn after_thinking(self, subject: &str, tokens: u32) -> Self {
-        if tokens == 0 {
-            return self;
+    /// Goes on with what is left of a text. What is left of a token that was begun comes together with the next: the token
+    /// has been counted by whoever began it.
+    pub(crate) fn say(&mut self, kind: Kind, rest: Rest<'_>) {
+        let first = self.pieces.len();
+        self.push(kind, rest.text);
+        if rest.mid_token && self.pieces.len() > first + 1 {
+            let joined = self.pieces.remove(first).1.start;
+            self.pieces[first].1.start = joined;
         }
-        let mut answer = Self::empty();
-        answer.push(Kind::Thought, &answer_text("thinking", subject, tokens as usize));
-        for (kind, range) in &self.pieces {
-            let start = answer.text.len();
-            answer.text.push_str(&self.text[range.clone()]);
-            answer.pieces.push((*kind, start..answer.text.len()));
-        }
-        Self { call: self.call, finish: self.finish, ..answer }
+    }
+
+    /// Calls a tool, which ends the answer unless another call follows. The call has no id yet.
+    pub(crate) fn call(&mut self, name: &str, arguments: &str) {
+        self.push(Kind::Arguments(self.calls.len()), arguments);
+        self.calls.push(Call { id: String::new(), name: name.to_owned() });
+        self.finish = Finish::ToolCalls;
     }
 
     /// The same answer cut to `tokens`.
@@ -129,15 +72,21 @@ impl Answer {
         if self.pieces.len() > tokens {
             self.pieces.truncate(tokens);
             self.finish = Finish::Length;
+            // A call of which nothing is said has not begun.
+            let begun = self.pieces.iter().filter_map(|(kind, _)| match kind {
+                Kind::Arguments(call) => Some(call + 1),
+                _ => None,
+            });
+            self.calls.truncate(begun.max().unwrap_or(0));
         }
         self
     }
 
     /// The same answer ended before the first of `stops` in its text.
     pub(crate) fn stopped_at(mut self, stops: &[String]) -> Self {
-        let Some(first) = self.pieces.iter().position(|(kind, _)| *kind == Kind::Text) else { return self };
-        let from = self.pieces[first].1.start;
-        let to = self.pieces.last().map_or(from, |(_, range)| range.end);
+        let is_text = |(kind, _): &&(Kind, Range<usize>)| *kind == Kind::Text;
+        let Some(from) = self.pieces.iter().find(is_text).map(|(_, range)| range.start) else { return self };
+        let to = self.pieces.iter().rfind(is_text).map_or(from, |(_, range)| range.end);
         let text = &self.text[from..to];
         let found = stops.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| text.find(stop.as_str())).min();
         if let Some(end) = found.map(|at| from + at) {
@@ -145,6 +94,7 @@ impl Answer {
                 range.end = range.end.min(end);
                 *kind == Kind::Thought || range.start < range.end
             });
+            self.calls.clear();
             self.finish = Finish::Stop;
         }
         self
@@ -178,14 +128,19 @@ impl Answer {
         self.pieces.get(index).map(|(kind, range)| (*kind, &self.text[range.clone()]))
     }
 
+    /// All tokens in order.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (Kind, &str)> {
+        self.pieces.iter().map(|(kind, range)| (*kind, &self.text[range.clone()]))
+    }
+
     /// All text of one kind.
     pub(crate) fn whole(&self, kind: Kind) -> String {
-        self.pieces.iter().filter(|(one, _)| *one == kind).map(|(_, range)| &self.text[range.clone()]).collect()
+        self.pieces().filter(|(one, _)| *one == kind).map(|(_, text)| text).collect()
     }
 
     /// Token ids of the first `count` pieces.
     pub(crate) fn token_ids(&self, count: usize) -> impl Iterator<Item = u32> + '_ {
-        self.pieces.iter().take(count).map(|(_, range)| token(self.text[range.clone()].trim()))
+        self.pieces().take(count).map(|(_, text)| token(text.trim()))
     }
 }
 
@@ -193,31 +148,49 @@ impl Answer {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_answer_names_the_message_and_the_model_and_repeats_the_message() {
-        let text = answer_text("/models/Qwen3.5-4B.gguf", "is it raining", 7);
-        assert_eq!(text, format!("#{} Qwen3.5-4B is it raining is it", message_digest("is it raining")));
-        assert_eq!(answer_text("m", "", 4).split(' ').skip(1).collect::<Vec<_>>(), ["m", "silence", "silence"]);
+    fn text(text: &str) -> Answer {
+        let mut answer = Answer::default();
+        answer.say(Kind::Text, Rest { text, mid_token: false });
+        answer
     }
 
     #[test]
     fn a_token_is_a_word_with_the_space_before_it() {
-        let answer = Answer::text("one two  three".to_owned());
-        let pieces: Vec<_> = (0..answer.len()).filter_map(|index| answer.piece(index)).collect();
-        assert_eq!(pieces, [(Kind::Text, "one"), (Kind::Text, " two"), (Kind::Text, "  three")]);
+        let pieces: Vec<_> = text("one two  three").pieces().map(|(_, text)| text.to_owned()).collect();
+        assert_eq!(pieces, ["one", " two", "  three"]);
+    }
+
+    #[test]
+    fn the_rest_of_a_token_that_was_begun_comes_with_the_next_one() {
+        let mut answer = Answer::default();
+        answer.say(Kind::Text, Rest { text: "ne two three", mid_token: true });
+        assert_eq!((answer.len(), answer.piece(0)), (2, Some((Kind::Text, "ne two"))));
+        let mut last = Answer::default();
+        last.say(Kind::Text, Rest { text: "ee", mid_token: true });
+        assert_eq!(last.len(), 1);
     }
 
     #[test]
     fn a_limit_cuts_whole_tokens_and_says_so() {
-        let answer = Answer::text("one two three".to_owned());
+        let answer = text("one two three");
         assert_eq!(answer.clone().limited(3).finish, Finish::Stop);
         let cut = answer.limited(2);
         assert_eq!((cut.whole(Kind::Text).as_str(), cut.finish), ("one two", Finish::Length));
     }
 
     #[test]
+    fn a_limit_leaves_no_call_of_which_nothing_is_said() {
+        let mut answer = text("look");
+        answer.call("f", "{\"a\": 1}");
+        answer.call("g", "{\"b\": 2}");
+        assert_eq!((answer.len(), answer.finish), (5, Finish::ToolCalls));
+        assert_eq!(answer.clone().limited(3).calls.len(), 1);
+        assert_eq!(answer.limited(1).calls.len(), 0);
+    }
+
+    #[test]
     fn a_stop_string_ends_the_text_before_itself_even_inside_a_word_or_across_two() {
-        let answer = Answer::text("one two three four".to_owned()).limited(3);
+        let answer = text("one two three four").limited(3);
         let stopped = answer.clone().stopped_at(&["o t".to_owned(), "four".to_owned()]);
         assert_eq!((stopped.whole(Kind::Text).as_str(), stopped.len()), ("one tw", 2));
         assert_eq!(stopped.finish, Finish::Stop);
@@ -225,15 +198,13 @@ mod tests {
     }
 
     #[test]
-    fn thoughts_come_first_and_a_stop_string_does_not_touch_them() {
-        let answer = Answer::text("a b c".to_owned()).after_thinking("b", 3).stopped_at(&["b".to_owned()]);
-        assert_eq!(answer.whole(Kind::Thought).split(' ').count(), 3);
-        assert_eq!(answer.whole(Kind::Text), "a ");
-    }
-
-    #[test]
-    fn long_words_are_shortened_at_a_character() {
-        let text = answer_text("m", &"ä".repeat(1000), 3);
-        assert_eq!(text.split(' ').next_back(), Some("ä".repeat(32).as_str()));
+    fn a_stop_string_touches_no_thought_and_leaves_no_call() {
+        let mut answer = Answer::default();
+        answer.say(Kind::Thought, Rest { text: "b or not", mid_token: false });
+        answer.say(Kind::Text, Rest { text: "a b c", mid_token: false });
+        answer.call("f", "{}");
+        let stopped = answer.stopped_at(&["b".to_owned()]);
+        assert_eq!(stopped.whole(Kind::Thought), "b or not");
+        assert_eq!((stopped.whole(Kind::Text).as_str(), stopped.calls.len()), ("a ", 0));
     }
 }

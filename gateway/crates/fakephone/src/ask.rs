@@ -1,10 +1,12 @@
 //! What a request asks for, read from its JSON, and the answer that is due.
 
-use crate::answer::{Answer, answer_text};
+use crate::answer::{Answer, Kind};
 use crate::config::PhoneConfig;
 use crate::digest::message_digest;
+use crate::marks::Marks;
 use crate::prompt::Chat;
-use crate::schema;
+use crate::schema::{instance, spaced};
+use crate::voice::{Voice, answer_text, rest};
 use serde_json::{Value, json};
 
 /// Why a request cannot be answered.
@@ -36,13 +38,19 @@ impl Refusal {
     }
 }
 
-/// What the answer must be.
+/// What the text of an answer must be.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Format {
     Text,
     AnyJson,
     Schema(Value),
-    Call { name: String, parameters: Value },
+}
+
+/// A tool that is to be called.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Tool {
+    pub(crate) name: String,
+    pub(crate) parameters: Value,
 }
 
 /// The parts of a request that shape an answer, whatever API it came by.
@@ -53,10 +61,29 @@ pub(crate) struct Ask {
     pub(crate) stops: Vec<String>,
     pub(crate) include_usage: bool,
     pub(crate) choices: u32,
-    pub(crate) logprobs: bool,
+    /// Whether tokens come with their probabilities, and with how many others.
+    pub(crate) logprobs: Option<u32>,
     pub(crate) progress: bool,
     pub(crate) timings_per_token: bool,
     pub(crate) format: Format,
+    /// Called in this order, after the text if there is any.
+    pub(crate) calls: Vec<Tool>,
+    /// Most tokens of thinking; none on routes without a chat.
+    pub(crate) thinking: u32,
+    pub(crate) marks: Marks,
+}
+
+/// The beginning of an answer, as a request brings it along.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) reasoning: String,
+    pub(crate) content: String,
+}
+
+impl Said {
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.reasoning.is_empty() && self.content.is_empty()
+    }
 }
 
 /// Parses a body; llama-server's words for what is wrong with it.
@@ -84,15 +111,20 @@ impl Ask {
             stops: Vec::new(),
             include_usage: false,
             choices: 1,
-            logprobs: false,
+            logprobs: None,
             progress: false,
             timings_per_token: false,
             format: Format::Text,
+            calls: Vec::new(),
+            thinking: u32::MAX,
+            marks: Marks::default(),
         }
     }
 
-    /// Reads the fields that OpenAI's chat and completion APIs share; `chat` decides whether a tool is called.
+    /// Reads the fields that OpenAI's chat and completion APIs share; `chat` decides whether tools are called.
     pub(crate) fn read(body: &Value, chat: &Chat) -> Result<Self, Refusal> {
+        let marks =
+            Marks::read(chat.subject()).map_err(|word| Refusal::bad(format!("unknown mark in the message: {word}")))?;
         let number = |key: &str| match &body[key] {
             Value::Null => Ok(None),
             value if value.is_number() => Ok(value.as_f64()),
@@ -116,18 +148,21 @@ impl Ask {
             stops,
             include_usage: body["stream_options"]["include_usage"].as_bool().unwrap_or(false),
             choices: number("n")?.map_or(1, |choices| choices as u32).max(1),
-            logprobs: flag("logprobs") || body["logprobs"].as_u64().is_some_and(|count| count > 0),
+            logprobs: match &body["logprobs"] {
+                Value::Bool(true) => Some(body["top_logprobs"].as_u64().map_or(0, |count| count as u32)),
+                count => count.as_u64().filter(|count| *count > 0).map(|count| count as u32),
+            },
             progress: flag("return_progress"),
             timings_per_token: flag("timings_per_token"),
-            format: read_format(body, chat),
+            format: read_format(body),
+            calls: read_calls(body, chat, marks),
+            thinking: body["reasoning_budget_tokens"].as_u64().map_or(u32::MAX, |budget| budget as u32),
+            marks,
         })
     }
 }
 
-fn read_format(body: &Value, chat: &Chat) -> Format {
-    if let Some(call) = read_call(body, chat) {
-        return call;
-    }
+fn read_format(body: &Value) -> Format {
     let wanted = if body["response_format"].is_object() { &body["response_format"] } else { &body["text"]["format"] };
     match wanted["type"].as_str() {
         Some("json_schema") => {
@@ -141,60 +176,101 @@ fn read_format(body: &Value, chat: &Chat) -> Format {
     }
 }
 
-/// The tool to call: the one demanded; else, when the model is free to choose, one that the user names.
-fn read_call(body: &Value, chat: &Chat) -> Option<Format> {
-    let tools = body["tools"].as_array()?;
+/// The tools to call: the one demanded; else, when the model is free to choose, one that the user names; more if the
+/// message asks for more.
+fn read_calls(body: &Value, chat: &Chat, marks: Marks) -> Vec<Tool> {
+    let Some(tools) = body["tools"].as_array().filter(|tools| !tools.is_empty()) else { return Vec::new() };
     let function = |tool: &Value| if tool["function"].is_object() { tool["function"].clone() } else { tool.clone() };
     let tools: Vec<Value> = tools.iter().map(function).collect();
-    let named = |name: &str| tools.iter().find(|tool| tool["name"].as_str() == Some(name));
-    let choice = &body["tool_choice"];
-    let tool = match choice {
+    let named = |name: &str| tools.iter().position(|tool| tool["name"].as_str() == Some(name));
+    let is_free = chat.messages.last().is_some_and(|message| message.role == "user");
+    let first = match &body["tool_choice"] {
         Value::String(choice) if choice == "none" => None,
-        Value::String(choice) if choice == "required" || choice == "any" => tools.first(),
-        Value::Object(_) => match choice["function"]["name"].as_str().or(choice["name"].as_str()) {
+        Value::String(choice) if choice == "required" || choice == "any" => Some(0),
+        choice @ Value::Object(_) => match choice["function"]["name"].as_str().or(choice["name"].as_str()) {
             Some(name) => named(name),
-            None if choice["type"] == "any" => tools.first(),
+            None if choice["type"] == "any" => Some(0),
             None => None,
         },
-        _ => {
-            let asked = chat.messages.last().filter(|message| message.role == "user")?;
-            tools.iter().find(|tool| tool["name"].as_str().is_some_and(|name| asked.text.contains(name)))
-        }
-    }?;
-    let parameters =
-        if tool["parameters"].is_object() { tool["parameters"].clone() } else { tool["input_schema"].clone() };
-    Some(Format::Call { name: tool["name"].as_str().unwrap_or_default().to_owned(), parameters })
+        _ if !is_free && chat.last_assistant().is_none() => None,
+        _ if marks.calls.is_some() => Some(0),
+        _ => tools.iter().position(|tool| tool["name"].as_str().is_some_and(|name| chat.subject().contains(name))),
+    };
+    let Some(first) = first else { return Vec::new() };
+    let count = marks.calls.unwrap_or(1) as usize;
+    let tool = |tool: &Value| Tool {
+        name: tool["name"].as_str().unwrap_or_default().to_owned(),
+        parameters: [&tool["parameters"], &tool["input_schema"]]
+            .into_iter()
+            .find(|it| it.is_object())
+            .cloned()
+            .unwrap_or(Value::Null),
+    };
+    tools.iter().cycle().skip(first).take(count).map(tool).collect()
 }
 
 /// Length of an answer nobody limits, tokens.
 const USUAL_LENGTH: u32 = 32;
 
-/// The answer to `subject`, carrying on `partial`, with room for `room` tokens.
-pub(crate) fn compose(config: &PhoneConfig, ask: &Ask, subject: &str, partial: &str, room: usize) -> Answer {
-    let mark = format!("#{}", message_digest(subject));
-    let answer = match &ask.format {
-        Format::Call { name, parameters } => Answer::call(name, &schema::instance(parameters, &mark).to_string()),
-        Format::AnyJson => {
-            let text = answer_text(&config.model, subject, 8);
-            rest(&json!({"answer": text}).to_string(), partial)
+/// One choice of the answer to `subject`, carrying on what was `said` of it, with room for `room` tokens.
+pub(crate) fn compose(config: &PhoneConfig, ask: &Ask, subject: &str, said: &Said, room: usize, choice: u32) -> Answer {
+    let voice = Voice::of(&config.build).choice(choice);
+    let thinking = ask.marks.think.unwrap_or(config.thinking_tokens).min(ask.thinking);
+    let mut answer = Answer::default();
+    if thinking > 0 && said.content.is_empty() {
+        let thoughts = voice.text("thinking", subject, thinking as usize);
+        answer.say(Kind::Thought, rest(&thoughts, &said.reasoning));
+    }
+    // Who has thought and is not given the thoughts has another context.
+    let forgot = thinking > 0 && said.reasoning.is_empty() && !said.content.is_empty();
+    let voice = if forgot { voice.without_thoughts() } else { voice };
+    match text(config, ask, subject, &said.content, room, voice) {
+        Text::Prose(whole) => answer.say(Kind::Text, rest(&whole, &said.content)),
+        // No two phones differ in it, so whatever else was said is no beginning of it.
+        Text::Json(whole) => {
+            let said = if whole.starts_with(&said.content) { said.content.as_str() } else { "" };
+            answer.say(Kind::Text, rest(&whole, said));
         }
-        Format::Schema(schema) => rest(&schema::instance(schema, &mark).to_string(), partial),
+    }
+    for (number, tool) in ask.calls.iter().enumerate() {
+        let mark = format!("{}.{number}", mark(subject));
+        answer.call(&tool.name, &spaced(&instance(&tool.parameters, &mark)));
+    }
+    let limit = ask.max_tokens.map_or(room, |limit| room.min(limit as usize));
+    answer.limited(limit).stopped_at(&ask.stops)
+}
+
+/// The whole text of an answer.
+enum Text {
+    Prose(String),
+    Json(String),
+}
+
+fn text(config: &PhoneConfig, ask: &Ask, subject: &str, said: &str, room: usize, voice: Voice) -> Text {
+    match &ask.format {
+        _ if !ask.calls.is_empty() => {
+            Text::Prose(voice.text(&config.model, subject, ask.marks.tokens.unwrap_or(0) as usize))
+        }
+        Format::AnyJson => Text::Json(spaced(&json!({"answer": answer_text(&config.model, subject, 8)}))),
+        Format::Schema(schema) => Text::Json(spaced(&instance(schema, &mark(subject)))),
         Format::Text => {
-            let spoken = partial.split_whitespace().count();
+            let spoken = said.split_whitespace().count();
             // One token more than may be said, so that the limit is what ends the answer.
             let beyond = |limit: u32| spoken + limit as usize + 1;
             let told = config.told_lengths.then(|| told_length(subject)).flatten();
-            let length = match (told.or(config.answer_tokens), ask.max_tokens) {
+            let length = match (ask.marks.tokens.or(told).or(config.answer_tokens), ask.max_tokens) {
                 (Some(length), _) => length as usize,
                 (None, Some(limit)) => beyond(limit.min(room as u32)),
                 (None, None) => USUAL_LENGTH as usize,
             };
-            rest(&answer_text(&config.model, subject, length), partial)
+            Text::Prose(voice.text(&config.model, subject, length))
         }
-    };
-    let thinking = if partial.is_empty() { config.thinking_tokens } else { 0 };
-    let limit = ask.max_tokens.map_or(room, |limit| room.min(limit as usize));
-    answer.after_thinking(subject, thinking).limited(limit).stopped_at(&ask.stops)
+    }
+}
+
+/// What every string of generated JSON carries.
+fn mark(subject: &str) -> String {
+    format!("#{}", message_digest(subject))
 }
 
 /// The length of answer that a message's first word asks for, as in `r17=250`.
@@ -203,17 +279,18 @@ fn told_length(subject: &str) -> Option<u32> {
     first.rsplit_once('=')?.1.parse().ok().filter(|length| *length > 0)
 }
 
-/// What is left of `text` after `partial`; all of it if `partial` is not its beginning.
-fn rest(text: &str, partial: &str) -> Answer {
-    Answer::text(text.strip_prefix(partial).unwrap_or(text).to_owned())
-}
+/// Fewest digits of a digest by which the beginning of an answer is known.
+const FEWEST_DIGITS: usize = 2;
 
-/// Splits a plain prompt into what it is about and the beginning of this phone's answer to it, if it ends in one.
+/// Splits a plain prompt into what it is about and the beginning of a phone's answer to it, if it ends in one.
 pub(crate) fn split_prompt(prompt: &str) -> (&str, &str) {
     for (at, _) in prompt.rmatch_indices('#') {
-        let (subject, partial) = prompt.split_at(at);
-        if partial.get(1..9).is_some_and(|digest| digest == message_digest(subject)) {
-            return (subject, partial);
+        let (subject, said) = prompt.split_at(at);
+        let digits = said[1..].split(|digit: char| !digit.is_ascii_hexdigit()).next().unwrap_or_default();
+        // A whole digest, or a part of one that ends the prompt.
+        let begins = digits.len() == 8 || (said.len() == digits.len() + 1 && digits.len() >= FEWEST_DIGITS);
+        if begins && message_digest(subject).starts_with(digits) {
+            return (subject, said);
         }
     }
     (prompt, "")
@@ -222,15 +299,27 @@ pub(crate) fn split_prompt(prompt: &str) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answer::{Finish, Kind};
+    use crate::answer::Finish;
 
     fn ask(body: &Value) -> Ask {
         let chat = Chat::read(body["messages"].as_array().map_or(&[], Vec::as_slice));
         Ask::read(body, &chat).expect("a valid request")
     }
 
-    fn say(body: &Value, partial: &str) -> Answer {
-        compose(&PhoneConfig::default(), &ask(body), "hello there", partial, 1000)
+    fn content(text: &str) -> Said {
+        Said { content: text.to_owned(), ..Said::default() }
+    }
+
+    fn compose_by(config: &PhoneConfig, body: &Value, said: &Said) -> Answer {
+        compose(config, &ask(body), "hello there", said, 1000, 0)
+    }
+
+    fn say(body: &Value, said: &str) -> Answer {
+        compose_by(&PhoneConfig::default(), body, &content(said))
+    }
+
+    fn by(build: &str) -> PhoneConfig {
+        PhoneConfig { build: build.to_owned(), ..PhoneConfig::default() }
     }
 
     #[test]
@@ -245,30 +334,119 @@ mod tests {
     fn an_answer_is_as_long_as_its_message_says_where_that_is_heeded() {
         let config = PhoneConfig { told_lengths: true, ..PhoneConfig::default() };
         for (message, length) in [("r1=7 x", 7), ("r1=7", 7), ("r1=0 x", 32), ("r1=x", 32), ("x r1=7", 32), ("", 32)] {
-            let answer = compose(&config, &ask(&json!({})), message, "", 1000);
+            let answer = compose(&config, &ask(&json!({})), message, &Said::default(), 1000, 0);
             assert_eq!((answer.len(), answer.finish), (length, Finish::Stop), "{message:?}");
         }
-        let unheeded = compose(&PhoneConfig::default(), &ask(&json!({})), "r1=7 x", "", 1000);
+        let unheeded = compose(&PhoneConfig::default(), &ask(&json!({})), "r1=7 x", &Said::default(), 1000, 0);
         assert_eq!(unheeded.len(), 32);
     }
 
     #[test]
-    fn partial_answers_are_carried_on_exactly_even_from_the_middle_of_a_word() {
-        let whole = say(&json!({"max_tokens": 20}), "").whole(Kind::Text);
-        for cut in [12, 30, whole.len() - 3] {
-            let partial = &whole[..cut];
-            let more = say(&json!({"max_tokens": 40}), partial).whole(Kind::Text);
-            assert!(format!("{partial}{more}").starts_with(&whole), "cut at {cut}");
+    fn an_answer_cut_anywhere_is_carried_on_to_the_very_same_text() {
+        let config = PhoneConfig { answer_tokens: Some(20), ..PhoneConfig::default() };
+        let whole = compose_by(&config, &json!({}), &Said::default());
+        let text = whole.whole(Kind::Text);
+        for cut in 1..text.len() {
+            let more = compose_by(&config, &json!({}), &content(&text[..cut]));
+            assert_eq!(format!("{}{}", &text[..cut], more.whole(Kind::Text)), text, "cut at {cut}");
+            assert_eq!(more.finish, Finish::Stop);
         }
+    }
+
+    #[test]
+    fn a_limit_counts_new_tokens_and_a_token_that_was_begun_is_not_new() {
+        let text = say(&json!({"max_tokens": 20}), "").whole(Kind::Text);
+        let words: Vec<&str> = text.split(' ').collect();
+        let seam = words[..7].join(" ");
+        for (cut, counted) in [(seam.len(), 7), (seam.len() + 3, 8)] {
+            let more = say(&json!({"max_tokens": 20 - counted}), &text[..cut]);
+            assert_eq!(format!("{}{}", &text[..cut], more.whole(Kind::Text)), text);
+            assert_eq!((more.len(), more.finish), (20 - counted, Finish::Length));
+        }
+    }
+
+    #[test]
+    fn another_build_parts_ways_after_the_seam_and_reads_on() {
+        let body = json!({"max_tokens": 30});
+        let text = compose_by(&by("b1"), &body, &Said::default()).whole(Kind::Text);
+        let cut = text.match_indices(' ').nth(9).map_or(0, |(at, _)| at);
+        let more = compose_by(&by("b2"), &json!({"max_tokens": 20}), &content(&text[..cut])).whole(Kind::Text);
+        let joined = format!("{}{more}", &text[..cut]);
+        assert_ne!(joined, text);
+        let words = |text: &str| -> Vec<String> {
+            text.split(' ').map(|word| word.split('~').next().unwrap_or_default().to_owned()).collect()
+        };
+        assert_eq!(words(&joined), words(&text), "the same but for the accent");
+    }
+
+    #[test]
+    fn thoughts_are_carried_on_and_the_answer_after_them_depends_on_them() {
+        let body = json!({"messages": [{"role": "user", "content": "[fake think=8]"}], "max_tokens": 30});
+        let config = PhoneConfig::default();
+        let whole = compose_by(&config, &body, &Said::default());
+        let (thoughts, text) = (whole.whole(Kind::Thought), whole.whole(Kind::Text));
+        assert_eq!((thoughts.split(' ').count(), text.split(' ').count()), (8, 22));
+        let said = Said { reasoning: thoughts[..20].to_owned(), ..Said::default() };
+        let more = compose_by(&config, &body, &said);
+        assert_eq!(format!("{}{}", said.reasoning, more.whole(Kind::Thought)), thoughts);
+        assert!(more.whole(Kind::Text).starts_with(&text));
+        let said = Said { reasoning: thoughts, content: text[..30].to_owned() };
+        let more = compose_by(&config, &body, &said);
+        assert_eq!(more.whole(Kind::Thought), "");
+        assert!(format!("{}{}", said.content, more.whole(Kind::Text)).starts_with(&text));
+        let forgot = compose_by(&config, &body, &content(&said.content)).whole(Kind::Text);
+        assert!(!format!("{}{forgot}", said.content).starts_with(&text));
+        let none = json!({"messages": body["messages"], "reasoning_budget_tokens": 0});
+        assert_eq!(compose_by(&config, &none, &Said::default()).whole(Kind::Thought), "");
+    }
+
+    #[test]
+    fn json_that_was_begun_is_carried_on_by_any_build() {
+        let body = json!({"response_format": {"type": "json_object"}});
+        let whole = say(&body, "").whole(Kind::Text);
+        for cut in 1..whole.len() {
+            let more = compose_by(&by("b1"), &body, &content(&whole[..cut])).whole(Kind::Text);
+            assert_eq!(format!("{}{more}", &whole[..cut]), whole);
+        }
+    }
+
+    #[test]
+    fn choices_differ_from_each_other() {
+        let ask = ask(&json!({"max_tokens": 9}));
+        let text =
+            |choice| compose(&PhoneConfig::default(), &ask, "a b", &Said::default(), 99, choice).whole(Kind::Text);
+        assert!(text(0) == text(0) && text(0) != text(1) && text(1) != text(2));
     }
 
     #[test]
     fn a_prompt_that_ends_in_the_beginning_of_its_answer_is_split_there() {
         let prompt = "count # to three ";
-        let partial = answer_text("m", prompt, 4);
-        let joined = format!("{prompt}{partial}");
-        assert_eq!(split_prompt(&joined), (prompt, partial.as_str()));
-        assert_eq!(split_prompt("a # b #12345678"), ("a # b #12345678", ""));
+        let said = answer_text("m", prompt, 4);
+        for cut in [3, 9, 12, said.len()] {
+            let joined = format!("{prompt}{}", &said[..cut]);
+            assert_eq!(split_prompt(&joined), (prompt, &said[..cut]), "cut at {cut}");
+        }
+        for whole in ["a # b #12345678", "what is C#", "#ab"] {
+            assert_eq!(split_prompt(whole), (whole, ""));
+        }
+    }
+
+    #[test]
+    fn tools_are_called_in_turn_as_often_as_the_message_asks_after_as_much_text() {
+        let tool = |name: &str| {
+            json!({"type": "function", "function": {"name": name, "parameters":
+            {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}}})
+        };
+        let body = json!({"tools": [tool("f"), tool("g")],
+            "messages": [{"role": "user", "content": "[fake tokens=3 calls=3]"}]});
+        let answer = compose_by(&PhoneConfig::default(), &body, &Said::default());
+        assert_eq!(answer.whole(Kind::Text).split(' ').count(), 3);
+        let names: Vec<&str> = answer.calls.iter().map(|call| call.name.as_str()).collect();
+        assert_eq!((names, answer.finish), (vec!["f", "g", "f"], Finish::ToolCalls));
+        let arguments: Vec<Value> =
+            (0..3).map(|call| serde_json::from_str(&answer.whole(Kind::Arguments(call))).expect("JSON")).collect();
+        assert!(arguments[0]["a"].is_string() && arguments[0] != arguments[2]);
+        assert!(answer.len() >= 3 + 3 * 4, "arguments come in several pieces");
     }
 
     #[test]
@@ -276,24 +454,27 @@ mod tests {
         let tools = json!([{"type":"function","function":{"name":"get_weather",
             "parameters":{"type":"object","properties":{"city":{"type":"string"}}}}}]);
         let asks = |text: &str, choice: Value| {
-            ask(&json!({"tools": tools, "tool_choice": choice, "messages": [{"role":"user","content":text}]})).format
+            let body = json!({"tools": tools, "tool_choice": choice, "messages": [{"role":"user","content":text}]});
+            ask(&body).calls.len()
         };
-        assert!(matches!(asks("hi", json!("required")), Format::Call { .. }));
-        assert!(matches!(
-            asks("hi", json!({"type":"function","function":{"name":"get_weather"}})),
-            Format::Call { .. }
-        ));
-        assert!(matches!(asks("please get_weather", Value::Null), Format::Call { .. }));
-        assert_eq!(asks("please get_weather", json!("none")), Format::Text);
-        assert_eq!(asks("hi", json!("auto")), Format::Text);
+        assert_eq!(asks("hi", json!("required")), 1);
+        assert_eq!(asks("hi", json!({"type":"function","function":{"name":"get_weather"}})), 1);
+        assert_eq!(asks("please get_weather", Value::Null), 1);
+        assert_eq!(asks("please get_weather", json!("none")), 0);
+        assert_eq!(asks("hi", json!("auto")), 0);
         let after = json!({"tools": tools, "messages": [{"role":"user","content":"get_weather"},
             {"role":"assistant","tool_calls":[{}]}, {"role":"tool","content":"rain"}]});
-        assert_eq!(ask(&after).format, Format::Text);
+        assert_eq!(ask(&after).calls.len(), 0);
+        let begun = json!({"tools": tools, "messages": [{"role":"user","content":"get_weather"},
+            {"role":"assistant","content":"I look"}]});
+        assert_eq!(ask(&begun).calls.len(), 1, "a text before a call goes on to the call");
     }
 
     #[test]
     fn a_field_of_the_wrong_type_is_refused_by_name() {
         let refused = Ask::read(&json!({"temperature": "hot"}), &Chat::default()).expect_err("not a number");
         assert!(refused.message.starts_with("Field 'temperature'"));
+        let refused = Ask::read(&json!({}), &Chat::of_user("[fake cows=2]")).expect_err("an unknown mark");
+        assert!(refused.message.contains("cows=2"));
     }
 }

@@ -1,7 +1,7 @@
 //! The command line of `fakephone`.
 
 use clap::Parser;
-use fakephone::{Dialect, PhoneConfig, PhoneSpec};
+use fakephone::{Continuation, Dialect, PhoneConfig, PhoneSpec};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -16,7 +16,15 @@ Examples:
 
   Break one of them once, in the middle of its next answer, and look what it has seen:
     curl -d '{\"fault\":\"cut_after\",\"chunks\":3,\"next\":1}' 127.0.0.1:8444/phones/0/fault
-    curl 127.0.0.1:8444/phones/0/requests";
+    curl 127.0.0.1:8444/phones/0/requests
+
+  Let it die in the middle of a word and come back after a second, and lose the others' connections:
+    curl -d '{\"fault\":\"break\",\"at\":{\"text\":5},\"inside\":\"word\",\"how\":{\"die\":{\"down_s\":1}},\"next\":1}' \
+        127.0.0.1:8444/phones/0/fault
+    curl -X POST 127.0.0.1:8444/phones/all/cut
+
+A message may ask for the kind of its answer: [fake think=6 tokens=20 calls=2] stands for so many tokens of thinking
+and of text and so many tool calls.";
 
 /// Phones that are not there: an LLM on a phone behind a real socket, as slow and as unreliable as told.
 ///
@@ -68,6 +76,39 @@ pub(crate) struct Cli {
     #[arg(long)]
     pub(crate) answer_tokens: Option<u32>,
 
+    /// Tokens of thinking before each chat answer.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) thinking_tokens: u32,
+
+    /// The build of the engine; phones of one build answer word for word alike, others do not. Several, separated by
+    /// commas, are dealt out in turn.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) build: Vec<String>,
+
+    /// What they do with a partial answer: exact, echo, restart or refuse; by default as their dialect.
+    #[arg(long)]
+    pub(crate) continuation: Option<Continuation>,
+
+    /// Keep the streams of requests with an X-Conversation-Id for clients that lose their connection.
+    #[arg(long)]
+    pub(crate) keeps_streams: bool,
+
+    /// Tokens read between two reports of progress, and between two looks at the connection.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) batch: u32,
+
+    /// What they tell of the model's file: its size in bytes.
+    #[arg(long)]
+    pub(crate) model_size: Option<u64>,
+
+    /// What they tell of the model's file: how many weights it has.
+    #[arg(long)]
+    pub(crate) model_params: Option<u64>,
+
+    /// What they tell of the model's file: how its weights are stored, as in Q4_0.
+    #[arg(long)]
+    pub(crate) quantization: Option<String>,
+
     /// Put all phones behind one TLS port, at https://<id>.localhost:PORT.
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["base_port", "listen"])]
     pub(crate) relay: Option<SocketAddr>,
@@ -117,6 +158,12 @@ impl Cli {
             api_key: self.api_key.clone(),
             load_time_s: Some(self.load_time),
             answer_tokens: self.answer_tokens,
+            thinking_tokens: Some(self.thinking_tokens),
+            keeps_streams: Some(self.keeps_streams),
+            batch_tokens: Some(self.batch),
+            model_size: self.model_size,
+            model_params: self.model_params,
+            quantization: self.quantization.clone(),
             seed: Some(self.seed),
             ..PhoneSpec::default()
         };
@@ -126,7 +173,11 @@ impl Cli {
     /// The phone at a place in the order.
     pub(crate) fn phone(&self, template: &PhoneConfig, place: u32) -> PhoneConfig {
         let dialect = self.dialect.get(place as usize % self.dialect.len().max(1)).copied().unwrap_or(Dialect::Llama);
-        let phone = template.clone().with_seed(self.seed.wrapping_add(u64::from(place))).with_dialect(dialect);
+        let mut phone = template.clone().with_seed(self.seed.wrapping_add(u64::from(place))).with_dialect(dialect);
+        phone.continuation = self.continuation.unwrap_or(phone.continuation);
+        if let Some(build) = self.build.get(place as usize % self.build.len().max(1)) {
+            phone.build.clone_from(build);
+        }
         if self.mix { fakephone::as_in_the_market(phone) } else { phone }
     }
 }

@@ -1,5 +1,6 @@
 //! What a fake phone is: its engine, its model, its speed.
 
+use crate::voice::USUAL_BUILD;
 use serde::{Deserialize, Serialize};
 use simulation::phone::{ModelSpeed, PhoneSpeed};
 use std::str::FromStr;
@@ -50,18 +51,57 @@ impl FromStr for Dialect {
     }
 }
 
-/// What an engine does with a partial assistant message at the end of a chat.
+/// What an engine does with a partial assistant message at the end of a chat. Where nothing but a prompt is sent, as to
+/// `/v1/completions`, there is nothing to differ about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Continuation {
-    /// Carries on and sends only new text, with and without the flags that ask for it.
+    /// Carries on and sends only new text, with and without the flags that ask for it (llama-server b11549).
     Exact,
-    /// Carries on, but without the flags its first delta repeats the partial text.
+    /// Carries on, but without the flags its first delta repeats the partial text (llama-server b11434).
     Echo,
-    /// Knows no continuation: answers anew, as if the partial message were history.
+    /// Knows no continuation and none of the flags: answers anew, as if the partial message were history.
     Restart,
-    /// Refuses with 400.
+    /// Refuses with 400, whatever the flags (llama-server with a thinking template, until May 2026).
     Refuse,
+}
+
+impl FromStr for Continuation {
+    type Err = UnknownContinuation;
+
+    fn from_str(text: &str) -> Result<Self, UnknownContinuation> {
+        match text {
+            "exact" => Ok(Self::Exact),
+            "echo" => Ok(Self::Echo),
+            "restart" => Ok(Self::Restart),
+            "refuse" => Ok(Self::Refuse),
+            _ => Err(UnknownContinuation(text.to_owned())),
+        }
+    }
+}
+
+/// A name that is none of [`Continuation`]'s.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown continuation {0:?}: expected exact, echo, restart or refuse")]
+pub struct UnknownContinuation(pub String);
+
+/// What llama-server tells of the model's file, in `/props` and in `meta` of `/v1/models`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelFile {
+    /// Bytes of its tensors.
+    pub size: u64,
+    /// Weights.
+    pub parameters: u64,
+    /// How they are stored, as in `Q4_0`.
+    pub quantization: String,
+    /// Tokens the model was trained to read at once.
+    pub trained_context: u32,
+}
+
+impl Default for ModelFile {
+    fn default() -> Self {
+        Self { size: 526_000_000, parameters: 752_393_024, quantization: "Q4_0".to_owned(), trained_context: 262_144 }
+    }
 }
 
 /// When the head of a streamed answer leaves the phone.
@@ -116,8 +156,10 @@ pub struct PhoneConfig {
     pub api_key: Option<String>,
     /// How long the model loads after start, in the phone model's time.
     pub load_time: Duration,
-    /// What `/props` and `system_fingerprint` say.
+    /// What `/props` and `system_fingerprint` say. Phones of one build answer word for word alike, others do not.
     pub build: String,
+    /// What it tells of the model's file.
+    pub file: ModelFile,
     /// Source of everything random about it.
     pub seed: u64,
     /// Length of an answer that ends by itself, tokens; `None`: as long as `max_tokens` allows, or 32.
@@ -137,6 +179,9 @@ pub struct PhoneConfig {
     pub features: Features,
     /// What it does with a partial answer.
     pub continuation: Continuation,
+    /// Whether it keeps the streams of requests with an `X-Conversation-Id`, and goes on with them when the connection is
+    /// lost.
+    pub keeps_streams: bool,
     /// When streamed heads leave.
     pub head: HeadTiming,
     /// Length of an embedding.
@@ -168,7 +213,8 @@ impl Default for PhoneConfig {
             context_tokens: 8192,
             api_key: None,
             load_time: Duration::ZERO,
-            build: "b8468-3306dbaef".to_owned(),
+            build: USUAL_BUILD.to_owned(),
+            file: ModelFile::default(),
             seed: 1,
             answer_tokens: None,
             told_lengths: false,
@@ -178,6 +224,7 @@ impl Default for PhoneConfig {
             remembers_prompts: true,
             features: Features { embeddings: true, rerank: true, decisions: false, metrics: true, slots: true },
             continuation: Continuation::Exact,
+            keeps_streams: false,
             head: HeadTiming::WithFirstEvent,
             embedding_dimensions: 32,
             keep_alive: Duration::from_secs(5),
@@ -265,6 +312,13 @@ impl PhoneConfig {
         self
     }
 
+    /// The same phone running another build of the engine.
+    #[must_use]
+    pub fn with_build(mut self, build: impl Into<String>) -> Self {
+        self.build = build.into();
+        self
+    }
+
     /// The same phone with another seed, and so another id.
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
@@ -278,6 +332,11 @@ impl PhoneConfig {
             Some(id) => id.clone(),
             None => crate::digest::sha256_hex(format!("fakephone:{}", self.seed).as_bytes(), 8),
         }
+    }
+
+    /// Whether the engine notices that a client has left; MNN's do not.
+    pub(crate) fn notices_hang_ups(&self) -> bool {
+        !matches!(self.dialect, Dialect::Mnn | Dialect::MnnApp)
     }
 
     /// How many requests the engine really runs at once.

@@ -6,7 +6,10 @@
 //! | `POST /phones` | starts one more ([`PhoneSpec`]) |
 //! | `GET`, `DELETE /phones/{id}` | one phone; stops it |
 //! | `POST /phones/{id}/fault` | [`FaultOrder`], as in `{"fault":"cut_after","chunks":3,"next":1}` |
-//! | `POST /phones/{id}/kill`, `/revive`, `/reset-stats` | |
+//! | `POST /phones/{id}/kill`, `/revive`, `/reset-stats` | with `{"seconds":2}` dead for that time only |
+//! | `POST /phones/{id}/cut` | the tunnel loses all its connections |
+//! | `POST /phones/{id}/occupy` | `{"slots":1,"seconds":5}`: somebody else's work takes free slots |
+//! | `POST /phones/{id}/pace` | `{"pace":0.5}`: reads and writes at this share of its speed |
 //! | `GET /phones/{id}/requests` | the last requests as they came |
 //! | `GET /stats` | sums over all phones |
 //! | `GET /ca.pem` | the certificate of the relay's authority |
@@ -20,6 +23,7 @@ use crate::handle::{PhoneHandle, SpawnError};
 use crate::http::{Conn, NoRequest, Reply, Request};
 use crate::tasks::Tasks;
 use crate::wire::{ResetOnDrop, Socket, Wire};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -124,12 +128,52 @@ fn one(phone: &PhoneHandle, method: &str, rest: &[&str], body: &[u8]) -> Reply {
             Ok(order) => phone.obey(order),
             Err(wrong) => return error(400, wrong.to_string()),
         },
-        ("POST", ["kill"]) => phone.kill(),
+        ("POST", ["cut"]) => phone.cut_connections(),
+        ("POST", ["kill" | "occupy" | "pace"]) => match Numbers::read(body) {
+            Ok(numbers) => match (rest[0], numbers) {
+                ("kill", Numbers { seconds: None, .. }) => phone.kill(),
+                ("kill", Numbers { seconds: Some(time), .. }) => phone.kill_for(time),
+                ("occupy", Numbers { seconds: Some(time), slots, .. }) => {
+                    return Reply::json(200, &json!({"taken": phone.occupy(slots.unwrap_or(1), time)}));
+                }
+                ("pace", Numbers { pace: Some(pace), .. }) => phone.set_pace(pace),
+                _ => return error(400, "a number is missing"),
+            },
+            Err(wrong) => return error(400, wrong),
+        },
         ("POST", ["revive"]) => phone.revive(),
         ("POST", ["reset-stats"]) => phone.reset_stats(),
         _ => return error(404, "no such route"),
     }
     Reply::json(200, &describe(phone))
+}
+
+/// The numbers that orders carry.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Numbers {
+    #[serde(default, deserialize_with = "seconds")]
+    seconds: Option<Duration>,
+    slots: Option<usize>,
+    pace: Option<f64>,
+}
+
+fn seconds<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Duration>, D::Error> {
+    let seconds = Option::<f64>::deserialize(source)?;
+    seconds.map(Duration::try_from_secs_f64).transpose().map_err(serde::de::Error::custom)
+}
+
+impl Numbers {
+    /// Reads a body, which may be empty or null.
+    fn read(body: &[u8]) -> Result<Self, String> {
+        let body = if body.is_empty() { b"null" } else { body };
+        let numbers: Option<Self> = serde_json::from_slice(body).map_err(|wrong| wrong.to_string())?;
+        let numbers = numbers.unwrap_or_default();
+        match numbers.pace {
+            Some(pace) if !(pace >= 0.0 && pace.is_finite()) => Err("pace must not be below 0".to_owned()),
+            _ => Ok(numbers),
+        }
+    }
 }
 
 async fn add(fleet: &Fleet, template: &PhoneConfig, body: &[u8]) -> Reply {

@@ -5,6 +5,7 @@ mod llama;
 mod mnn;
 mod qvac;
 
+use crate::answer::Answer;
 use crate::ask::Refusal;
 use crate::config::Dialect;
 use crate::fault::Fault;
@@ -98,6 +99,15 @@ fn model_name(visit: &Visit<'_>) -> String {
 fn identity(visit: &Visit<'_>) -> Identity {
     let id = format!("chatcmpl-{}", visit.phone.next_id());
     Identity::new(id, &model_name(visit), &visit.phone.config.build)
+}
+
+/// The same answers with new ids for their calls.
+fn name_calls(visit: &Visit<'_>, answers: impl IntoIterator<Item = Answer>) -> Vec<Answer> {
+    let mut answers: Vec<Answer> = answers.into_iter().collect();
+    for call in answers.iter_mut().flat_map(|answer| &mut answer.calls) {
+        call.id = visit.phone.next_id();
+    }
+    answers
 }
 
 /// What the answer is about: the request's own subject, unless the phone swaps answers.

@@ -5,12 +5,7 @@ use ring::digest::{SHA256, digest};
 /// Lower-case hex of the first `bytes` bytes of SHA-256.
 pub fn sha256_hex(data: &[u8], bytes: usize) -> String {
     let full = digest(&SHA256, data);
-    let mut hex = String::with_capacity(bytes * 2);
-    for byte in full.as_ref().iter().take(bytes) {
-        hex.push(char::from_digit(u32::from(byte >> 4), 16).unwrap_or('0'));
-        hex.push(char::from_digit(u32::from(byte & 15), 16).unwrap_or('0'));
-    }
-    hex
+    hex::encode(&full.as_ref()[..bytes.min(full.as_ref().len())])
 }
 
 /// The digest that the answer to `message` carries: 8 hex digits, so that a test in any language can compute it.

@@ -76,6 +76,18 @@ impl Engine {
         self.bench.set_pace(pace);
     }
 
+    /// Gives up to `count` free places to somebody else's work, which slows down what runs beside it.
+    pub(crate) fn occupy(self: &Arc<Self>, count: usize) -> Vec<Stranger> {
+        let sit = || {
+            let permit = self.places.clone().try_acquire_owned().ok()?;
+            let slot = self.caches().take(&[]).map(|choice| choice.slot);
+            let place = self.bench.sit();
+            self.bench.write(&place);
+            Some(Stranger { engine: self.clone(), slot, place, _permit: permit })
+        };
+        (0..count).map_while(|_| sit()).collect()
+    }
+
     /// Waits in line for a place, then takes the slot that suits the prompt best.
     pub(crate) async fn seat(self: &Arc<Self>, prompt: Vec<u32>) -> Seat {
         let mut line = InLine::join(self);
@@ -111,6 +123,25 @@ impl Engine {
             started: now,
             first_token: None,
         }
+    }
+}
+
+/// Work that nobody here asked for, in a place of the engine until it is dropped. It is in no book.
+#[derive(Debug)]
+pub(crate) struct Stranger {
+    engine: Arc<Engine>,
+    slot: Option<usize>,
+    place: Place,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            // Whatever was remembered there, it is the stranger's prompt now.
+            self.engine.caches().put_back(slot, Vec::new());
+        }
+        self.engine.bench.leave(&self.place);
     }
 }
 
@@ -166,6 +197,14 @@ pub(crate) struct Progress {
     pub(crate) milliseconds: u64,
 }
 
+impl Progress {
+    /// llama-server's `prompt_progress`. What was in the cache counts as processed from the start.
+    pub(crate) fn report(&self) -> serde_json::Value {
+        serde_json::json!({"total": self.total, "cache": self.cached, "processed": self.processed,
+            "time_ms": self.milliseconds})
+    }
+}
+
 /// A place in the engine, held by one request; dropping it frees the slot, which then holds what was read and written.
 #[derive(Debug)]
 pub(crate) struct Seat {
@@ -198,10 +237,6 @@ impl Seat {
     /// Tokens written so far.
     pub(crate) fn written(&self) -> u32 {
         self.written
-    }
-
-    pub(crate) fn is_decoding(&self) -> bool {
-        self.decoding
     }
 
     /// Seconds of the phone model spent reading and writing so far.

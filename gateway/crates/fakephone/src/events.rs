@@ -78,6 +78,11 @@ impl Events {
         &self.bytes
     }
 
+    /// Forgets all but the first bytes.
+    pub(crate) fn truncate(&mut self, bytes: usize) {
+        self.bytes.truncate(bytes);
+    }
+
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
     }

@@ -3,6 +3,7 @@
 //! One enum holds every way a phone, its tunnel or its engine has been seen to fail, so that a test names the failure
 //! and nothing else. A fault applies to the requests it makes sense for ([`Target`]) and for as long as a [`Scope`] says.
 
+use crate::breach::{Breach, Inside, Moment, Way};
 use serde::{Deserialize, Serialize};
 
 /// A way to fail. Fields called `seconds` are real seconds, `chunks` counts text events.
@@ -147,6 +148,21 @@ pub enum Fault {
     },
     /// A whole answer with finish reason, but without `[DONE]`.
     NoDone,
+    /// The answer breaks off at a moment, in a way.
+    Break {
+        /// When.
+        at: Moment,
+        /// Inside what comes next, instead of before it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        inside: Option<Inside>,
+        /// How.
+        how: Way,
+    },
+    /// The prompt is read slowly: a pause before each batch.
+    SlowReading {
+        /// Seconds of each pause.
+        seconds: f64,
+    },
     /// The answer trickles.
     Drip {
         /// Bytes per second.
@@ -213,8 +229,13 @@ pub enum Fault {
     TerminalEscapes,
 
     // Cancelling.
-    /// Goes on after the client has left, holding the slot.
+    /// Goes on after the client has left, holding the slot, from wherever it is to the end of the answer.
     IgnoreCancel,
+    /// Stops when the client has left, but holds the slot for some time more.
+    LateRelease {
+        /// Seconds.
+        seconds: f64,
+    },
     /// Dies when a client leaves.
     CrashOnAbort,
 }
@@ -307,14 +328,19 @@ impl Fault {
         }
     }
 
-    /// After how many text events the answer ends badly, if it does.
-    pub(crate) fn breaks_after(&self) -> Option<u32> {
+    /// Where and how the answer breaks off, if it does.
+    pub(crate) fn breach(&self) -> Option<Breach> {
+        let after = |chunks: &u32, how: Way| Some(Breach { at: Moment::Tokens(*chunks), inside: None, how });
         match self {
-            Self::CutAfter { chunks, .. }
-            | Self::ResetAfter { chunks }
-            | Self::HangAfter { chunks }
-            | Self::ErrorAfter { chunks, .. }
-            | Self::EarlyDone { chunks } => Some(*chunks),
+            Self::CutAfter { chunks, mid_word } => {
+                Some(Breach { inside: mid_word.then_some(Inside::Word), ..after(chunks, Way::Cut)? })
+            }
+            Self::ResetAfter { chunks } => after(chunks, Way::Reset),
+            Self::HangAfter { chunks } => after(chunks, Way::Hang),
+            Self::ErrorAfter { chunks, code } => after(chunks, Way::Error(*code)),
+            Self::EarlyDone { chunks } => after(chunks, Way::EarlyDone),
+            Self::NoDone => Some(Breach { at: Moment::Done, inside: None, how: Way::Cut }),
+            Self::Break { at, inside, how } => Some(Breach { at: *at, inside: *inside, how: *how }),
             _ => None,
         }
     }
@@ -396,6 +422,15 @@ mod tests {
         let order: FaultOrder = serde_json::from_str(r#"{"fault":"refuse","on":"all"}"#).expect("a valid order");
         assert_eq!((order.fault, order.on), (Fault::Refuse, Some(Target::All)));
         assert!(serde_json::from_str::<FaultOrder>(r#"{"fault":"explode"}"#).is_err());
+        let order: FaultOrder = serde_json::from_str(
+            r#"{"fault":"break","at":{"thoughts":2},"inside":"event","how":{"die":{"down_s":0.5}},"next":1}"#,
+        )
+        .expect("a valid order");
+        let how = Way::Die { down_s: Some(0.5) };
+        assert_eq!(order.fault, Fault::Break { at: Moment::Thoughts(2), inside: Some(Inside::Event), how });
+        let order: FaultOrder =
+            serde_json::from_str(r#"{"fault":"break","at":"finish","how":"tunnel"}"#).expect("a valid order");
+        assert_eq!(order.fault, Fault::Break { at: Moment::Finish, inside: None, how: Way::Tunnel });
     }
 
     #[test]

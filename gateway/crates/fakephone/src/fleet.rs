@@ -1,6 +1,6 @@
 //! Many phones in one process, behind one relay or on ports of their own.
 
-use crate::config::{Dialect, PhoneConfig, UnknownDialect};
+use crate::config::{Continuation, Dialect, PhoneConfig, UnknownDialect};
 use crate::handle::{PhoneHandle, SpawnError, spawn_at};
 use crate::relay::Relay;
 use crate::stats::PhoneStats;
@@ -77,8 +77,20 @@ pub struct PhoneSpec {
     pub answer_tokens: Option<u32>,
     /// Tokens of thinking before each answer.
     pub thinking_tokens: Option<u32>,
-    /// What `/props` calls the engine's build.
+    /// What `/props` calls the engine's build. Phones of one build answer word for word alike, others do not.
     pub build: Option<String>,
+    /// `exact`, `echo`, `restart` or `refuse`: what it does with a partial answer; by default as its dialect.
+    pub continuation: Option<Continuation>,
+    /// Whether it keeps streams for clients that lost their connection.
+    pub keeps_streams: Option<bool>,
+    /// Tokens read between two reports of progress.
+    pub batch_tokens: Option<u32>,
+    /// What it tells of the model's file: bytes, weights, and how they are stored.
+    pub model_size: Option<u64>,
+    /// See `model_size`.
+    pub model_params: Option<u64>,
+    /// See `model_size`.
+    pub quantization: Option<String>,
 }
 
 /// A specification that describes no phone.
@@ -131,6 +143,12 @@ impl PhoneSpec {
         config.answer_tokens = self.answer_tokens.or(config.answer_tokens);
         config.thinking_tokens = self.thinking_tokens.unwrap_or(config.thinking_tokens);
         config.build = self.build.unwrap_or(config.build);
+        config.continuation = self.continuation.unwrap_or(config.continuation);
+        config.keeps_streams = self.keeps_streams.unwrap_or(config.keeps_streams);
+        config.batch_tokens = self.batch_tokens.unwrap_or(config.batch_tokens);
+        config.file.size = self.model_size.unwrap_or(config.file.size);
+        config.file.parameters = self.model_params.unwrap_or(config.file.parameters);
+        config.file.quantization = self.quantization.unwrap_or(config.file.quantization);
         Ok(config)
     }
 }

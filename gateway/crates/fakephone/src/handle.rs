@@ -141,7 +141,22 @@ impl PhoneHandle {
     /// The engine dies: running connections end, its own port refuses, and behind a relay the handshake is followed
     /// by an end of file.
     pub fn kill(&self) {
-        self.0.phone.kill();
+        self.0.phone.kill(None);
+    }
+
+    /// The same for some time: then the engine starts again under the same address.
+    pub fn kill_for(&self, time: Duration) {
+        self.0.phone.kill(Some(time.as_secs_f64()));
+    }
+
+    /// The tunnel loses all connections while the phone lives: it sees its clients leave, and does what it does then.
+    pub fn cut_connections(&self) {
+        self.0.phone.sever();
+    }
+
+    /// Somebody else's work takes up to so many of the free slots for some time. It is in no counter. Says how many it got.
+    pub fn occupy(&self, slots: usize, time: Duration) -> usize {
+        self.0.phone.occupy(slots, time)
     }
 
     /// Reads and writes at this share of its own speed from now on, what runs included: heat, or another app. 0 stands

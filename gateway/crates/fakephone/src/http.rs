@@ -10,6 +10,7 @@ mod write;
 pub(crate) use read::{NoRequest, Request};
 pub(crate) use write::{Manners, Reply, Splitting};
 
+use crate::link::Tunnel;
 use crate::wire::Wire;
 use bytes::BytesMut;
 use std::future::Future;
@@ -26,6 +27,7 @@ pub(crate) struct Gone;
 #[derive(Debug)]
 pub(crate) struct Conn {
     wire: Wire,
+    tunnel: Option<Tunnel>,
     inbox: BytesMut,
     outbox: Vec<u8>,
     /// Number of this connection on its phone.
@@ -44,6 +46,7 @@ impl Conn {
     pub(crate) fn new(wire: Wire, number: u64, greeting: &'static str) -> Self {
         Self {
             wire,
+            tunnel: None,
             inbox: BytesMut::new(),
             outbox: Vec::new(),
             number,
@@ -51,6 +54,36 @@ impl Conn {
             manners: Manners::default(),
             says_close: false,
             greeting,
+        }
+    }
+
+    /// The same connection through a tunnel that may lose it.
+    pub(crate) fn through(mut self, tunnel: Tunnel) -> Self {
+        self.tunnel = Some(tunnel);
+        self
+    }
+
+    /// Loses the connection: both sides see the other leave.
+    pub(crate) fn sever(&self) {
+        self.wire.sever();
+    }
+
+    /// Reads more; true when nothing will come any more.
+    async fn read_more(&mut self) -> bool {
+        let read = self.wire.read_buf(&mut self.inbox);
+        let read = match &mut self.tunnel {
+            None => Some(read.await),
+            Some(tunnel) => tokio::select! {
+                read = read => Some(read),
+                () = tunnel.lost() => None,
+            },
+        };
+        match read {
+            Some(read) => !read.is_ok_and(|count| count > 0),
+            None => {
+                self.sever();
+                true
+            }
         }
     }
 
@@ -65,9 +98,8 @@ impl Conn {
             if self.inbox.len() >= LARGEST_READ_AHEAD {
                 std::future::pending::<()>().await;
             }
-            match self.wire.read_buf(&mut self.inbox).await {
-                Ok(0) | Err(_) => return,
-                Ok(_) => {}
+            if self.read_more().await {
+                return;
             }
         }
     }

@@ -6,8 +6,10 @@
 //! tunnel does. A [`PhoneHandle`] makes a running phone fail in any way that has been seen ([`Fault`]) and tells what
 //! it has been through ([`PhoneStats`], [`SeenRequest`]).
 //!
-//! Answers are a function of model and prompt ([`answer_text`]), so that a test can tell whether an answer is whole and
-//! belongs to its request. Time passes as `simulation::phone` says, `time_scale` times faster than life.
+//! Answers are a function of model, prompt and engine build ([`answer_text`]), so that a test can tell whether an answer is
+//! whole and belongs to its request, also one that several phones have written in turn. A message may ask for the kind of
+//! its answer: `[fake think=6 tokens=20 calls=2]` stands for so many tokens of thinking and of text and so many tool calls.
+//! Time passes as `simulation::phone` says, `time_scale` times faster than life.
 //!
 //! Where is what: connections come in at `porch`, live in `visit`, are refused at `door`, are understood in `dialect`,
 //! work in `work` on the `engine`, and are spoken in a `shape`.
@@ -25,6 +27,7 @@
 mod answer;
 mod ask;
 mod authority;
+mod breach;
 mod clock;
 mod config;
 mod control;
@@ -40,6 +43,7 @@ mod handle;
 mod hostile;
 mod http;
 mod link;
+mod marks;
 mod phone;
 mod porch;
 mod prompt;
@@ -48,19 +52,24 @@ mod relay;
 mod schema;
 mod shape;
 mod stats;
+mod streams;
 mod tasks;
 mod visit;
+mod voice;
 mod wire;
 mod work;
 
-pub use answer::answer_text;
 pub use authority::CertificateError;
-pub use config::{Continuation, Dialect, Features, HeadTiming, PhoneConfig, UnknownDialect};
+pub use breach::{Inside, Moment, Way};
+pub use config::{
+    Continuation, Dialect, Features, HeadTiming, ModelFile, PhoneConfig, UnknownContinuation, UnknownDialect,
+};
 pub use control::Control;
 pub use digest::{message_digest, sha256_hex};
 pub use fault::{Fault, FaultOrder, LineEnding, Scope, Target, WrongCertificate};
 pub use fleet::{BadSpec, Fleet, PhoneSpec, Place, as_in_the_market};
 pub use handle::{PhoneHandle, SpawnError, WaitTimeout, spawn, spawn_at};
-pub use register::{RegisterError, announce};
+pub use register::{RegisterError, Reply, SigningKey, announce, call};
 pub use relay::Relay;
 pub use stats::{CancelSeen, Phase, PhoneStats, SeenRequest};
+pub use voice::{answer_text, answer_text_by};

@@ -27,6 +27,8 @@ pub(crate) struct Link {
     pub(crate) entrance: Entrance,
     /// Running connections are silent; they end after the inner time, if there is one.
     pub(crate) silent: Option<Option<Duration>>,
+    /// How often the tunnel lost all running connections while the phone lived.
+    pub(crate) severed: u64,
     /// How often all running connections were cut, and how they ended the last time.
     pub(crate) cuts: u64,
     pub(crate) ending: Ending,
@@ -40,6 +42,7 @@ impl Link {
         watch::Sender::new(Self {
             entrance: Entrance::Open,
             silent: None,
+            severed: 0,
             cuts: 0,
             ending: Ending::EndOfFile,
             flap: None,
@@ -50,5 +53,29 @@ impl Link {
     pub(crate) fn cut(&mut self, ending: Ending) {
         self.cuts += 1;
         self.ending = ending;
+    }
+}
+
+/// A running connection's view of the tunnel it came through.
+#[derive(Debug)]
+pub(crate) struct Tunnel {
+    link: watch::Receiver<Link>,
+    /// How often the tunnel had lost its connections when this one came.
+    severed: u64,
+}
+
+impl Tunnel {
+    pub(crate) fn new(link: &watch::Sender<Link>) -> Self {
+        let link = link.subscribe();
+        let severed = link.borrow().severed;
+        Self { link, severed }
+    }
+
+    /// Resolves when the tunnel has lost the connection.
+    pub(crate) async fn lost(&mut self) {
+        let severed = self.severed;
+        if self.link.wait_for(|link| link.severed > severed).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }

@@ -3,10 +3,11 @@
 use crate::authority::Certificates;
 use crate::clock;
 use crate::config::{Dialect, PhoneConfig};
-use crate::engine::Engine;
+use crate::engine::{Engine, Stranger};
 use crate::fault::{Fault, FaultOrder, WrongCertificate};
 use crate::link::{Ending, Entrance, Link};
 use crate::stats::Book;
+use crate::streams::Streams;
 use simulation::rng::Rng;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +30,10 @@ pub(crate) enum Arrival {
 struct State {
     alive: bool,
     loading_until: Option<Instant>,
+    /// When it comes back, if it is dead for a time.
+    back_at: Option<Instant>,
+    /// Somebody else's work, and until when it is there.
+    strangers: Vec<(Stranger, Instant)>,
     order: FaultOrder,
     arrivals: u64,
     chance: Rng,
@@ -43,6 +48,8 @@ pub(crate) struct Phone {
     pub(crate) engine: Arc<Engine>,
     pub(crate) book: Arc<Book>,
     pub(crate) link: watch::Sender<Link>,
+    /// The streams it keeps for clients that may come back.
+    pub(crate) streams: Streams,
     /// How it terminates TLS; plain HTTP without.
     pub(crate) certificates: Option<Certificates>,
     state: Mutex<State>,
@@ -57,10 +64,13 @@ impl Phone {
             engine: Arc::new(Engine::new(&config, book.clone())),
             book,
             link: Link::channel(),
+            streams: Streams::default(),
             certificates,
             state: Mutex::new(State {
                 alive: true,
                 loading_until: None,
+                back_at: None,
+                strangers: Vec::new(),
                 order: Fault::None.into(),
                 arrivals: 0,
                 chance: Rng::from_seed(config.seed),
@@ -144,19 +154,69 @@ impl Phone {
         });
     }
 
-    /// The engine's process dies: running connections end, and nothing listens.
-    pub(crate) fn kill(&self) {
-        self.state().alive = false;
+    /// The engine's process dies: running connections end, and nothing listens, for good or for some seconds.
+    pub(crate) fn kill(&self, down_s: Option<f64>) {
+        let mut state = self.state();
+        state.alive = false;
+        state.back_at = down_s.map(|seconds| clock::now() + Duration::try_from_secs_f64(seconds).unwrap_or_default());
+        let strangers = std::mem::take(&mut state.strangers);
+        drop(state);
+        drop(strangers);
         self.update_link(|link| link.cut(Ending::EndOfFile));
     }
 
     /// The engine starts again: with empty caches, and loading its model.
     pub(crate) fn revive(&self) {
-        if !std::mem::replace(&mut self.state().alive, true) {
+        let mut state = self.state();
+        state.back_at = None;
+        let was_alive = std::mem::replace(&mut state.alive, true);
+        drop(state);
+        if !was_alive {
             self.engine.forget();
+            self.streams.forget();
             self.start_loading();
         }
         self.update_link(|_| {});
+    }
+
+    /// The tunnel loses all connections; the phone lives and sees its clients leave.
+    pub(crate) fn sever(&self) {
+        self.update_link(|link| link.severed += 1);
+    }
+
+    /// Somebody else's work takes free slots for some time; says how many it got.
+    pub(crate) fn occupy(&self, slots: usize, time: Duration) -> usize {
+        let until = clock::now() + time;
+        let strangers = self.engine.occupy(slots);
+        let count = strangers.len();
+        self.state().strangers.extend(strangers.into_iter().map(|stranger| (stranger, until)));
+        self.update_link(|_| {});
+        count
+    }
+
+    /// When something changes by itself next.
+    pub(crate) fn next_change(&self) -> Option<Instant> {
+        let state = self.state();
+        let leaves = state.strangers.iter().map(|(_, until)| *until).min();
+        let loaded = state.loading_until.filter(|until| *until > clock::now());
+        [leaves, loaded, state.back_at].into_iter().flatten().min()
+    }
+
+    /// Lets happen what happens by itself: strangers leave, a phone that was dead for a time is back, and the port of one
+    /// that opens it only with a loaded model opens.
+    pub(crate) fn pass_time(&self) {
+        let now = clock::now();
+        let mut state = self.state();
+        let (stay, leave) = std::mem::take(&mut state.strangers).into_iter().partition(|(_, until)| *until > now);
+        state.strangers = stay;
+        let is_back = state.back_at.is_some_and(|back| back <= now);
+        drop(state);
+        drop::<Vec<_>>(leave);
+        if is_back {
+            self.revive();
+        } else {
+            self.update_link(|_| {});
+        }
     }
 
     /// Brings the wire in line with the state, and does `more` to it.
@@ -185,11 +245,6 @@ impl Phone {
             };
             more(link);
         });
-    }
-
-    /// Looks whether the model has loaded meanwhile, for dialects whose port opens only then.
-    pub(crate) fn refresh_entrance(&self) {
-        self.update_link(|_| {});
     }
 
     /// How the next connection is received.

@@ -157,10 +157,10 @@ pub(crate) async fn run(phone: Arc<Phone>, mut door: Option<Door>, mut sockets: 
             stream = accept(door.as_ref()) => guests.spawn(visit::receive(phone.clone(), stream, cuts)),
             stream = handed_over(&mut sockets) => guests.spawn(visit::receive(phone.clone(), stream, cuts)),
             _ = link.changed() => {}
-            () = at(phone.loading_until()) => phone.refresh_entrance(),
+            () = at(phone.next_change()) => phone.pass_time(),
             () = at(flaps) => {
                 let Some((up_s, down_s, random)) = now.flap else { continue };
-                let next = if flapped { phone.revive(); up_s } else { phone.kill(); down_s };
+                let next = if flapped { phone.revive(); up_s } else { phone.kill(None); down_s };
                 flapped = !flapped;
                 flaps = Some(clock::now() + phone.draw_seconds(next, random));
             }

@@ -1,6 +1,9 @@
-//! The smallest sensible instance of a JSON schema, for JSON mode and tool arguments.
+//! The smallest sensible instance of a JSON schema, for JSON mode and tool arguments, written as models write JSON.
 
+use serde::Serialize;
+use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value, json};
+use std::io::{self, Write};
 
 /// Deepest nesting followed: schemas may refer to themselves.
 const DEEPEST: usize = 16;
@@ -8,6 +11,30 @@ const DEEPEST: usize = 16;
 /// An instance of `schema` whose strings carry `mark`. Unknown constructs give the mark itself.
 pub(crate) fn instance(schema: &Value, mark: &str) -> Value {
     at(schema, schema, mark, 0)
+}
+
+/// JSON with a space after each colon and comma, so that it has as many tokens as words.
+pub(crate) fn spaced(value: &Value) -> String {
+    let mut bytes = Vec::new();
+    // Writing to memory cannot fail.
+    value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaced)).ok();
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
 }
 
 fn at(schema: &Value, root: &Value, mark: &str, depth: usize) -> Value {
@@ -67,6 +94,14 @@ mod tests {
             "$defs":{"tag":{"type":"boolean"}}});
         let value = instance(&schema, "#12");
         assert_eq!(value, json!({"city":"#12","days":3,"unit":"c","tags":[true],"note":null}));
+    }
+
+    #[test]
+    fn json_is_written_with_spaces_and_stays_what_it_was() {
+        let value = json!({"a": [1, "x y"], "b": {"c": null}});
+        let text = spaced(&value);
+        assert_eq!(text, r#"{"a": [1, "x y"], "b": {"c": null}}"#);
+        assert_eq!(serde_json::from_str::<Value>(&text).ok(), Some(value));
     }
 
     #[test]

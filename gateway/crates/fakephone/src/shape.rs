@@ -6,17 +6,18 @@ pub(crate) mod messages;
 pub(crate) mod mnn;
 pub(crate) mod responses;
 
-use crate::answer::{Answer, Finish, Kind};
+use crate::answer::{Answer, Kind};
+use crate::ask::Said;
 use crate::clock;
+use crate::digest;
 use crate::engine::Progress;
 use crate::events::Events;
 use crate::fault::Fault;
 use serde_json::{Value, json};
 
-/// What is known when an answer ends.
+/// What is known of the work when an answer ends, or so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct End {
-    pub(crate) finish: Finish,
     pub(crate) prompt_tokens: usize,
     pub(crate) cached_tokens: usize,
     pub(crate) completion_tokens: u32,
@@ -90,18 +91,72 @@ impl Identity {
     }
 }
 
-/// One answer being spoken.
+/// One token of one choice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Token<'a> {
+    pub(crate) choice: u32,
+    pub(crate) kind: Kind,
+    pub(crate) text: &'a str,
+    /// Number of this token in its answer, from 1.
+    pub(crate) number: u32,
+    /// The work so far, if the request asks for it with each token.
+    pub(crate) so_far: Option<&'a End>,
+}
+
+/// What an answer carries on, and whether its stream repeats that. Answers that are not streamed always do.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Carried {
+    pub(crate) said: Said,
+    pub(crate) echo: bool,
+}
+
+/// `logprobs` as the request wants them, if it does.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Logprobs(pub(crate) Option<u32>);
+
+impl Logprobs {
+    /// The entry of one token: its own probability and those of others, with llama-server's extra `id`.
+    fn of(self, text: &str) -> Option<Value> {
+        let entry = |text: &str, logprob: f64| json!({"id": digest::token(text.trim()), "token": text, "bytes": text.as_bytes(), "logprob": logprob});
+        let others = (0..self.0?).map(|place| match place {
+            0 => entry(text, -0.05),
+            place => entry(&format!(" other{place}"), -3.0 - f64::from(place)),
+        });
+        let mut own = entry(text, -0.05);
+        own["top_logprobs"] = others.collect();
+        Some(own)
+    }
+
+    /// The value of `logprobs` for one token.
+    fn of_token(self, text: &str) -> Option<Value> {
+        self.of(text).map(|entry| json!({"content": [entry]}))
+    }
+
+    /// The same for a whole answer.
+    fn of_answer(self, answer: &Answer) -> Option<Value> {
+        self.0?;
+        let entries: Vec<Value> =
+            answer.pieces().filter(|(kind, _)| *kind == Kind::Text).filter_map(|(_, text)| self.of(text)).collect();
+        Some(json!({"content": entries}))
+    }
+}
+
+/// One answer being spoken, in all its choices.
 pub(crate) trait Shape: Send {
-    /// What comes before the first piece.
+    /// What comes before the first token.
     fn open(&mut self, events: &mut Events);
     /// Part of the prompt has been read, and the client wants to know.
     fn progress(&mut self, events: &mut Events, progress: Progress) {
         let (_, _) = (events, progress);
     }
-    /// One token; `written` counts it.
-    fn piece(&mut self, events: &mut Events, kind: Kind, text: &str, written: u32);
-    /// The end of the answer, up to but without [`Shape::done`].
-    fn finish(&mut self, events: &mut Events, end: &End);
+    /// One token of one choice.
+    fn token(&mut self, events: &mut Events, token: Token<'_>);
+    /// The end of the answer: why it ended, and in most APIs what it took.
+    fn finish(&mut self, events: &mut Events, answers: &[Answer], end: &End);
+    /// What it took, in APIs that say so in an event of its own.
+    fn usage(&mut self, events: &mut Events, end: &End) {
+        let (_, _) = (events, end);
+    }
     /// The mark after which nothing comes, in APIs that have one.
     fn done(&mut self, events: &mut Events);
     /// An error instead of the rest.
@@ -109,7 +164,7 @@ pub(crate) trait Shape: Send {
         events.json(&json!({"error": {"code": code, "message": message, "type": "server_error"}}));
     }
     /// The whole answer at once.
-    fn whole(&mut self, answer: &Answer, end: &End) -> Value;
+    fn whole(&mut self, answers: &[Answer], end: &End) -> Value;
 }
 
 /// No answer in tokens at all: for requests that are only read.
@@ -117,10 +172,10 @@ pub(crate) struct Silent;
 
 impl Shape for Silent {
     fn open(&mut self, _: &mut Events) {}
-    fn piece(&mut self, _: &mut Events, _: Kind, _: &str, _: u32) {}
-    fn finish(&mut self, _: &mut Events, _: &End) {}
+    fn token(&mut self, _: &mut Events, _: Token<'_>) {}
+    fn finish(&mut self, _: &mut Events, _: &[Answer], _: &End) {}
     fn done(&mut self, _: &mut Events) {}
-    fn whole(&mut self, _: &Answer, _: &End) -> Value {
+    fn whole(&mut self, _: &[Answer], _: &End) -> Value {
         Value::Null
     }
 }

@@ -219,11 +219,18 @@ impl Attempt {
     }
 
     pub(crate) fn complete(&mut self) {
-        self.outcome = Outcome::Completed;
+        self.turn_out(Outcome::Completed);
     }
 
     pub(crate) fn fail(&mut self) {
-        self.outcome = Outcome::Failed;
+        self.turn_out(Outcome::Failed);
+    }
+
+    /// What becomes of work whose client has left changes nothing: it was cancelled.
+    fn turn_out(&mut self, outcome: Outcome) {
+        if self.outcome != Outcome::Cancelled {
+            self.outcome = outcome;
+        }
     }
 
     /// The client has left; seen now, whatever the phone does about it.

@@ -1,10 +1,11 @@
 //! A connection from its arrival to its end, and one request on it.
 
+use crate::breach::{Moment, Way};
 use crate::dialect;
 use crate::door;
 use crate::fault::Fault;
 use crate::http::{Conn, Gone, NoRequest, Reply, Request};
-use crate::link::Ending;
+use crate::link::{Ending, Tunnel};
 use crate::phone::{Arrival, Phone};
 use crate::stats::{Attempt, SeenRequest};
 use crate::wire::{ResetOnDrop, Socket, Wire};
@@ -50,18 +51,19 @@ impl Visit<'_> {
     /// Answers with what was asked for, as far as the fault lets it through.
     pub(crate) async fn reply(&mut self, reply: &Reply) -> Result<Flow, Gone> {
         let Some(attempt) = &mut self.attempt else { return self.send(reply).await };
-        if self.fault.breaks_after().is_none() {
+        let breach = self.fault.breach().filter(|breach| matches!(breach.at, Moment::Tokens(_)));
+        let Some(breach) = breach else {
             attempt.complete();
             return self.send(reply).await;
-        }
+        };
         attempt.fail();
-        match self.fault {
-            Fault::ErrorAfter { code, .. } => {
+        match breach.how {
+            Way::Error(code) => {
                 let error = dialect::error(self.phone.config.dialect, code, "server_error", door::TOLD_TO_FAIL);
                 self.send(&error).await
             }
-            Fault::ResetAfter { .. } => self.send_half(reply, Flow::Reset).await,
-            Fault::HangAfter { .. } => {
+            Way::Reset => self.send_half(reply, Flow::Reset).await,
+            Way::Hang => {
                 self.send_half(reply, Flow::Keep).await?;
                 self.conn.gone().await;
                 Err(Gone)
@@ -170,7 +172,7 @@ async fn live(phone: Arc<Phone>, socket: Socket, reset: ResetOnDrop) {
 
 async fn serve(phone: &Arc<Phone>, wire: Wire, reset: &ResetOnDrop) {
     let greeting = dialect::greeting(phone.config.dialect);
-    let mut conn = Conn::new(wire, phone.next_connection(), greeting);
+    let mut conn = Conn::new(wire, phone.next_connection(), greeting).through(Tunnel::new(&phone.link));
     loop {
         let (idle, most) = phone.patience();
         let request = match conn.read_request(idle).await {

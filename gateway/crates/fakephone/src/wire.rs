@@ -97,6 +97,18 @@ impl Wire {
     }
 }
 
+impl Wire {
+    /// Ends both directions, without a goodbye from TLS.
+    pub(crate) fn sever(&self) {
+        let socket = match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        // One that is down already cannot be shut.
+        SockRef::from(&socket.stream).shutdown(std::net::Shutdown::Both).ok();
+    }
+}
+
 impl AsyncRead for Wire {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {

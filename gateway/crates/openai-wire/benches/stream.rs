@@ -38,15 +38,22 @@ fn streams() {
     const EVENTS: u32 = 10_000;
     let events: Vec<String> = (0..EVENTS).map(llama_event).collect();
     println!("event: {} bytes", events[0].len());
-    for (name, include_usage, model) in [
-        ("stream, an event a read, model rewritten", false, "qwen"),
-        ("stream, an event a read, usage:null added", true, "qwen"),
-        ("stream, an event a read, nothing to change", false, "/data/models/Qwen3.5-9B-Q4_K_M.gguf"),
+    let asked = |include_usage, model: &str| StreamOptions {
+        model: model.to_owned(),
+        include_usage,
+        ..StreamOptions::default()
+    };
+    let kept = StreamOptions { max_kept: 1 << 20, hold_tool_calls: true, ..asked(false, "qwen") };
+    for (name, options) in [
+        ("stream, an event a read, model rewritten", asked(false, "qwen")),
+        ("stream, an event a read, usage:null added", asked(true, "qwen")),
+        ("stream, an event a read, nothing to change", asked(false, "/data/models/Qwen3.5-9B-Q4_K_M.gguf")),
+        ("stream, an event a read, text kept", kept),
+        ("stream, an event a read, for a plain answer", StreamOptions { plain: true, ..asked(false, "qwen") }),
     ] {
         let mut out = BytesMut::with_capacity(64 * 1024);
         measure(name, EVENTS, || {
-            let options = StreamOptions { model: model.to_owned(), include_usage };
-            let mut stream = AnswerStream::new(Route::ChatCompletions, options);
+            let mut stream = AnswerStream::new(Route::ChatCompletions, options.clone());
             for event in &events {
                 out.clear();
                 black_box(stream.push(event.as_bytes(), &mut out)).expect("sound");
@@ -104,7 +111,12 @@ fn requests() {
             }
         });
         let request = Request::decode(Route::ChatCompletions, body.clone()).expect("sound");
-        let rewrite = UpstreamRewrite { model: "/data/models/Qwen3.5-9B-Q4_K_M.gguf", ask_usage: true };
+        let rewrite = UpstreamRewrite {
+            model: "/data/models/Qwen3.5-9B-Q4_K_M.gguf",
+            ask_usage: true,
+            stream: true,
+            ..UpstreamRewrite::default()
+        };
         measure(&format!("upstream body, {} bytes", body.len()), TIMES, || {
             for _ in 0..TIMES {
                 black_box(request.upstream_body(&rewrite));

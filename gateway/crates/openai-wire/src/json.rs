@@ -480,13 +480,48 @@ impl<'a> Scanner<'a> {
 /// Undoes the escapes of a string that was scanned, so all of them are sound.
 fn unescape(raw: &str, len: usize) -> String {
     let mut meant = String::with_capacity(len);
+    push_meaning(raw, &mut meant);
+    meant
+}
+
+/// Appends what a string that was scanned means.
+pub(crate) fn push_meaning(raw: &str, out: &mut String) {
     for run in runs(raw) {
         match run {
-            Run::Plain(plain) => meant.push_str(plain),
-            Run::Escaped(letter) => meant.push(letter),
+            Run::Plain(plain) => out.push_str(plain),
+            Run::Escaped(letter) => out.push(letter),
         }
     }
-    meant
+}
+
+/// The first character of a string that was scanned, and how many bytes it takes there.
+pub(crate) fn first(raw: &str) -> Option<(char, usize)> {
+    match raw.chars().next()? {
+        '\\' => Some(escaped(raw)),
+        plain => Some((plain, plain.len_utf8())),
+    }
+}
+
+/// Where the byte `at` of what `raw` means stands in it (a string that was scanned); beyond the end, its end. `at` must be a
+/// boundary of characters.
+pub(crate) fn place(raw: &str, at: usize) -> usize {
+    let (mut stands, mut left) = (0, at);
+    while left > 0 && stands < raw.len() {
+        let rest = &raw[stands..];
+        match memchr::memchr(b'\\', rest.as_bytes()) {
+            Some(0) => {
+                let (letter, length) = escaped(rest);
+                left = left.saturating_sub(letter.len_utf8());
+                stands += length;
+            }
+            escape => {
+                let plain = escape.unwrap_or(rest.len()).min(left);
+                left -= plain;
+                stands += plain;
+            }
+        }
+    }
+    stands
 }
 
 /// A part of a string that was scanned.

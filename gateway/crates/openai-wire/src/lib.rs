@@ -19,9 +19,11 @@
 //! | what does its failure mean | [`upstream_error`] |
 //! | what does the client see of a failure | [`error_body`] |
 //! | where does an event begin and end | [`sse`] |
+//! | what does one replica leave to another | [`carry`] |
 //! | what does one client get of one or more replicas' streams | [`stream`] |
 
 pub mod answer;
+pub mod carry;
 mod decode_error;
 mod edits;
 pub mod error_body;
@@ -37,6 +39,7 @@ pub mod upstream_error;
 pub mod usage;
 
 pub use answer::{Answer, decode_answer};
+pub use carry::{CarryOn, Engine, Leg, Obstacle};
 pub use decode_error::DecodeError;
 pub use error_body::ErrorBody;
 pub use json::{Flaw, MAX_DEPTH};

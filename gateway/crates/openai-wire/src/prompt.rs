@@ -5,6 +5,7 @@
 
 use crate::json::{JsonError, Kind, Scanner};
 use crate::outline::{Outline, Place};
+use std::ops::Range;
 
 /// A token id in a prompt of ids stands for about this many bytes of text (English, common vocabularies).
 const BYTES_PER_TOKEN_ID: u64 = 4;
@@ -40,21 +41,32 @@ impl Tally {
                     self.count(scanner)?;
                 }
             }
-            Kind::Object => self.count_object(scanner)?,
+            Kind::Object => drop(self.count_object(scanner)?),
             Kind::Bool | Kind::Null => scanner.pass()?,
         }
         Ok(())
     }
 
-    /// Counts a value that the model reads as JSON text: tools, a decision's state.
-    pub fn count_json(&mut self, scanner: &mut Scanner<'_>) -> Result<(), JsonError> {
-        let range = scanner.skip()?;
-        self.bytes += range.len() as u64;
-        self.outline.json(range);
-        Ok(())
+    /// Counts the text of a message. Says whether it is one of the assistant's.
+    pub fn count_message(&mut self, scanner: &mut Scanner<'_>) -> Result<bool, JsonError> {
+        if scanner.kind()? == Kind::Object {
+            return self.count_object(scanner);
+        }
+        self.count(scanner)?;
+        Ok(false)
     }
 
-    fn count_object(&mut self, scanner: &mut Scanner<'_>) -> Result<(), JsonError> {
+    /// Counts a value that the model reads as JSON text: tools, a decision's state. Says where it stood.
+    pub fn count_json(&mut self, scanner: &mut Scanner<'_>) -> Result<Range<usize>, JsonError> {
+        let range = scanner.skip()?;
+        self.bytes += range.len() as u64;
+        self.outline.json(range.clone());
+        Ok(range)
+    }
+
+    /// Says whether its role is the assistant's.
+    fn count_object(&mut self, scanner: &mut Scanner<'_>) -> Result<bool, JsonError> {
+        let mut by_assistant = false;
         let mut open = scanner.object()?;
         while let Some(key) = scanner.member(&mut open)? {
             match key.name.as_ref() {
@@ -67,13 +79,18 @@ impl Tally {
                     self.outline.data(scanner.skip()?);
                 }
                 "source" | "input_audio" | "file" | "file_data" | "file_id" => self.outline.data(scanner.skip()?),
-                "role" if scanner.kind()? == Kind::Text => self.outline.role(string(scanner)?.range),
+                "role" if scanner.kind()? == Kind::Text => {
+                    let role = scanner.text()?;
+                    by_assistant = role.decode() == "assistant";
+                    let end = scanner.at() - 1;
+                    self.outline.role(end - role.raw.len()..end);
+                }
                 "role" | "type" | "id" | "call_id" | "tool_call_id" | "tool_use_id" | "cache_control" | "status"
                 | "detail" | "signature" | "encrypted_content" => scanner.pass()?,
                 _ => self.count(scanner)?,
             }
         }
-        Ok(())
+        Ok(by_assistant)
     }
 }
 

@@ -36,7 +36,7 @@ pub enum SseError {
     },
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 enum Data {
     #[default]
     None,
@@ -49,7 +49,7 @@ enum Data {
 /// Finds the events in a stream of bytes.
 ///
 /// Push bytes, then take events until there are none; all of this can be done per read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SseDecoder {
     buffer: Vec<u8>,
     limit: usize,

@@ -194,6 +194,15 @@ impl Reported {
         self.silly |= later.silly;
     }
 
+    /// Takes what is said of another choice: that one's prompt is not the answer's, unless nothing else is known.
+    pub fn merge_other(&mut self, other: Self) {
+        let (prompt, cached, cache_apart) = (self.prompt, self.cached, self.cache_apart);
+        self.merge(other);
+        if prompt.is_some() {
+            (self.prompt, self.cached, self.cache_apart) = (prompt, cached, cache_apart);
+        }
+    }
+
     /// The usage, if any count was there.
     pub fn usage(&self) -> Option<Usage> {
         if self.prompt.is_none() && self.completion.is_none() {

@@ -9,8 +9,9 @@ use std::{
 };
 
 use scheduler::{
-    AttemptId, Class, Effect, Event, HardFailure, ModelId, Outcome, Prefix, RelayId, ReplicaId, ReplicaSpec, Report,
-    RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, SoftFailure, TenantId, Timestamp, Timings,
+    AttemptId, Carry, Class, Effect, Event, HardFailure, Left, ModelId, Outcome, Prefix, RelayId, Release, ReplicaId,
+    ReplicaSpec, Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, SoftFailure, TenantId,
+    Timestamp, Timings,
 };
 
 const REPLICAS: u32 = 1_000;
@@ -41,6 +42,9 @@ impl Bench {
                 context_tokens: Some([4096, 8192, 32_768][id as usize % 3]),
                 relay: RelayId(1),
                 prior: None,
+                carries_on: false,
+                group: None,
+                release: Release::AtOnce,
             };
             bench.tell(Event::ReplicaUp { replica, spec });
             bench.tell(Event::ReplicaReported { replica, report: Report::Ready });
@@ -100,6 +104,7 @@ impl Bench {
             prompt_tokens: self.below(12_000) as u32,
             max_output: Some(200),
             stream: false,
+            carry: Carry::Never,
             body_bytes: 10_000,
             prefix: Prefix::default(),
         };
@@ -118,7 +123,7 @@ impl Bench {
             cached_tokens: 0,
             by_engine: true,
         });
-        self.tell(Event::AttemptEnded { attempt, outcome, content_sent: false, timings })
+        self.tell(Event::AttemptEnded { attempt, outcome, left: Left::Nothing, timings })
     }
 
     fn fill(&mut self) {

@@ -33,6 +33,8 @@ pub struct SchedulerConfig {
     pub tenants: BTreeMap<TenantId, Share>,
     /// Second copies of slow requests, and work given back.
     pub hedge: HedgeConfig,
+    /// How long a slot stays taken by work that was broken off.
+    pub release: ReleaseConfig,
 }
 
 /// A tenant's share of a crowded pool.
@@ -69,6 +71,20 @@ pub struct HedgeConfig {
     pub budget_share: f64,
     /// A running batch request may be stopped and queued again when a more urgent one would wait long for a slot.
     pub give_back: bool,
+}
+
+/// How long the slot of broken-off work stays taken where nothing shows that it is free. See [`Release`](crate::Release).
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct ReleaseConfig {
+    /// Times what the rest of the work should take by the replica's own speeds; at least 1. 1.5: such estimates are off by a
+    /// third, and a slot given too early costs a request all that the old work still takes.
+    pub factor: f64,
+    /// At least this long where the engine's slots are looked at. 60 s: it is the looks that end it; the bound is for an engine
+    /// that no longer answers them, and it must not pass before a long prompt is read.
+    pub min: Duration,
+    /// At most this long. 10 min: no prompt takes longer to read, and a phone that never shows a free slot is tried again.
+    pub cap: Duration,
 }
 
 /// Bounds of the queue.
@@ -118,7 +134,8 @@ pub struct HealthConfig {
     pub min_samples: u32,
     /// The window of `min_success_share`. 1 h.
     pub success_window: Duration,
-    /// First penalty; doubles with each ejection. 5 s.
+    /// First penalty; doubles with each ejection. 5 s. It starts anew for a replica that carries answers on and was back for longer than
+    /// it had been out.
     pub penalty: Duration,
     /// Longest penalty, and the longest honoured Retry-After. 600 s.
     pub penalty_cap: Duration,
@@ -163,6 +180,7 @@ impl Default for SchedulerConfig {
             },
             tenants: BTreeMap::new(),
             hedge: HedgeConfig { enabled: true, budget_share: 0.05, give_back: true },
+            release: ReleaseConfig { factor: 1.5, min: Duration::from_secs(60), cap: Duration::from_secs(600) },
         }
     }
 }

@@ -21,10 +21,14 @@ pub enum Effect {
         /// A second copy beside one that runs already. The first that shows content to a streaming client, or the first whole
         /// answer to another, wins; the core cancels the others ([`CancelReason::HedgeLost`]).
         hedge: bool,
+        /// It carries on the part that an earlier attempt left ([`Left::Part`](crate::Left)); else it begins anew.
+        carries_on: bool,
     },
     /// Stop a running attempt: it is over, its slot is free. Its request goes on: with another copy that runs, or another
-    /// `Dispatch` or a `Reject` follows. It has ended where this was the copy whose content a streaming client has seen, and
-    /// where another copy's answer ended it.
+    /// `Dispatch` or a `Reject` follows. It has ended where another copy's answer ended it. If this was the copy whose content a
+    /// streaming client has seen, the reason decides: a replica that goes away ([`CancelReason::ReplicaRemoved`],
+    /// [`CancelReason::DrainDeadline`]) leaves the request to be carried on (a `Dispatch` that says so, or a `Reject`, follows),
+    /// unless its [`Carry`](crate::Carry) is `Never`; else it has ended.
     Cancel {
         /// Which.
         attempt: AttemptId,
@@ -55,6 +59,11 @@ pub enum Effect {
     },
     /// Probe this replica as soon as may be and report. At most one is outstanding per replica.
     Probe {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// Ask this replica how many of its slots work ([`Event::SlotsSeen`](crate::Event::SlotsSeen)), as soon as may be.
+    Look {
         /// Which.
         replica: ReplicaId,
     },
@@ -112,6 +121,8 @@ pub enum ReplicaState {
     Joining,
     /// Alive, model not loaded.
     Loading,
+    /// Alive, and takes no work until it has shown that it can do it.
+    Quarantine,
     /// Takes work.
     Ready,
     /// One sign of trouble: still takes work, a probe is under way.
@@ -120,7 +131,7 @@ pub enum ReplicaState {
     Out,
     /// The probe succeeded: exactly one real request, then slot after slot.
     Probation,
-    /// Takes no new work because an operator said so.
+    /// Takes no new work because an operator said so, or because its deployment has ended.
     Draining,
     /// Takes no work until an operator acts.
     Misconfigured,
@@ -128,9 +139,10 @@ pub enum ReplicaState {
 
 impl ReplicaState {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Joining,
         Self::Loading,
+        Self::Quarantine,
         Self::Ready,
         Self::Suspect,
         Self::Out,
@@ -139,11 +151,17 @@ impl ReplicaState {
         Self::Misconfigured,
     ];
 
+    /// Whether a replica gets new work in it.
+    pub const fn takes_work(self) -> bool {
+        matches!(self, Self::Ready | Self::Suspect | Self::Probation)
+    }
+
     /// The name in the admin API, logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Joining => "joining",
             Self::Loading => "loading",
+            Self::Quarantine => "quarantine",
             Self::Ready => "ready",
             Self::Suspect => "suspect",
             Self::Out => "out",
@@ -178,6 +196,14 @@ pub enum ChangeReason {
     RelayDown,
     /// Too little of the pool is left: the marks of soft failures are ignored.
     PoolProtection,
+    /// It is at another address, where it has shown nothing yet.
+    Moved,
+    /// It has yet to show that it can do what it says.
+    Unproven,
+    /// It has shown that it can do what it says.
+    Proven,
+    /// Its deployment has ended, or has not after all.
+    Ending,
 }
 
 impl ChangeReason {
@@ -194,6 +220,10 @@ impl ChangeReason {
             Self::Misconfigured => "misconfigured",
             Self::RelayDown => "relay_down",
             Self::PoolProtection => "pool_protection",
+            Self::Moved => "moved",
+            Self::Unproven => "unproven",
+            Self::Proven => "proven",
+            Self::Ending => "ending",
         }
     }
 }

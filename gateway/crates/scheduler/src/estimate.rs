@@ -116,11 +116,11 @@ impl Scheduler {
         let typical = pool.typical_rates();
         let typical = overall(Some(typical.0), Some(typical.1)).unwrap_or(1.0);
         let members = pool.members.iter().filter_map(|id| self.pool.replicas.get(id));
-        let serving = members.filter(|replica| replica.standing() == Standing::Serving);
+        let serving = members.filter(|replica| replica.standing() == Standing::Serving && !replica.is_others());
         let each = serving.map(|replica| {
             let speed = overall(replica.counted.0, replica.counted.1).unwrap_or(typical) / typical;
             // Reading shares a replica without gain, writing gains: between the two.
-            speed * f64::midpoint(1.0, gain(f64::from(replica.usable().max(1))))
+            speed * f64::midpoint(1.0, gain(f64::from(replica.ours().max(1))))
         });
         each.sum::<f64>().max(f64::MIN_POSITIVE)
     }

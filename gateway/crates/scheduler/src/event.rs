@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     config::SchedulerConfig,
-    id::{AttemptId, ModelId, RelayId, ReplicaId, RequestId, TenantId},
+    id::{AttemptId, GroupId, ModelId, RelayId, ReplicaId, RequestId, TenantId},
     prefix::Prefix,
     time::Timestamp,
 };
@@ -47,18 +47,28 @@ pub enum Event {
         /// Which.
         attempt: AttemptId,
     },
-    /// The attempt is over. A failure before content was sent leaves the request to its other copies; without any it goes
-    /// back to the front of the queue (and later ends in another `Dispatch` or a `Reject`). Everything else ends the
-    /// request, and what else of it runs is cancelled. Unknown attempts are ignored.
+    /// The attempt is over. After a failure that leaves nothing, or a part that can be carried on, the request has its other
+    /// copies; without any it goes back to the front of the queue (and later ends in another `Dispatch` or a `Reject`).
+    /// Everything else ends the request, and what else of it runs is cancelled. Unknown attempts are ignored.
     AttemptEnded {
         /// Which.
         attempt: AttemptId,
         /// How.
         outcome: Outcome,
-        /// The client has already seen content of this answer: no failover.
-        content_sent: bool,
+        /// What there is of its answer.
+        left: Left,
         /// What was measured, if anything was. Also of attempts that failed after they had answered in part.
         timings: Option<Timings>,
+    },
+    /// How many of a replica's slots work, by its own list of them ([`Effect::Look`](crate::Effect::Look) asks). Unknown
+    /// replicas are ignored.
+    SlotsSeen {
+        /// Which.
+        replica: ReplicaId,
+        /// Slots that work for anybody. The count is true of some moment between `asked` and now.
+        busy: u16,
+        /// When the question was sent.
+        asked: Timestamp,
     },
     /// A replica exists (or its static description changed). A new one starts in `Joining` and a probe is asked for.
     ReplicaUp {
@@ -67,6 +77,12 @@ pub enum Event {
         /// Its description; replaces an earlier one.
         spec: ReplicaSpec,
     },
+    /// The replica is at another address now, and in `Joining` again: what it showed at the last one, and what still runs there,
+    /// says nothing about this one. Its speeds and what it runs stay. Unknown replicas are ignored.
+    ReplicaMoved {
+        /// Which.
+        replica: ReplicaId,
+    },
     /// A probe, or a heartbeat, says something about a replica.
     ReplicaReported {
         /// Which.
@@ -74,7 +90,8 @@ pub enum Event {
         /// What.
         report: Report,
     },
-    /// The replica is gone for good: running attempts are cancelled (and fail over), the replica is forgotten.
+    /// The replica is gone for good: running attempts are cancelled (and fail over, or are carried on elsewhere), the replica is
+    /// forgotten.
     ReplicaRemoved {
         /// Which.
         replica: ReplicaId,
@@ -83,13 +100,29 @@ pub enum Event {
     DrainReplica {
         /// Which.
         replica: ReplicaId,
-        /// Cancel what still runs then (those attempts fail over if no content was sent).
+        /// Cancel what still runs then: those attempts fail over, and where content was sent are carried on elsewhere.
         deadline: Option<Timestamp>,
     },
     /// Take a drain back.
     UndrainReplica {
         /// Which.
         replica: ReplicaId,
+    },
+    /// How much may be asked of a replica from now on, by what it said about itself. What runs there runs on. Unknown replicas
+    /// are ignored.
+    ReplicaLimited {
+        /// Which.
+        replica: ReplicaId,
+        /// How much; replaces an earlier one.
+        limit: Limit,
+    },
+    /// A replica goes away for good at a known time: from now on nothing is started there that would, as far as can be told, not
+    /// be done by then, and from then on nothing at all. What runs there runs on. Unknown replicas are ignored.
+    ReplicaEnding {
+        /// Which.
+        replica: ReplicaId,
+        /// When; replaces an earlier one. `None`: not in sight (any more).
+        at: Option<Timestamp>,
     },
     /// New settings; take effect at once and lose nothing.
     Configured {
@@ -156,6 +189,8 @@ pub struct RequestSpec {
     pub max_output: Option<u32>,
     /// The client sees the answer as it is written.
     pub stream: bool,
+    /// Who may carry its answer on, if the replica that writes it goes away.
+    pub carry: Carry,
     /// Bytes the gateway holds for it while it waits.
     pub body_bytes: u64,
     /// Fingerprints of the prompt's blocks; empty when unknown.
@@ -178,6 +213,65 @@ pub struct ReplicaSpec {
     pub relay: RelayId,
     /// How fast it should be, until it is measured: stated, or typical of its model.
     pub prior: Option<Rates>,
+    /// Whether it can carry on an answer that another replica has begun.
+    pub carries_on: bool,
+    /// Replicas of one group write the same answer, token by token, where nothing is drawn by lot: same engine build, same
+    /// settings, same model file. `None` until that is known: it is then in a group of its own.
+    pub group: Option<GroupId>,
+    /// When the slot of work that was broken off is free again.
+    pub release: Release,
+}
+
+/// Who may carry on an answer whose replica went away. Ordered: the most permissive last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum Carry {
+    /// Nobody: it breaks off.
+    #[default]
+    Never,
+    /// A replica of the same group: the answer is what it would have been.
+    SameGroup,
+    /// Any replica of the model that can: one of the same group if there is a choice, else the answer is a good one, and
+    /// another than it would have been.
+    Anyone,
+}
+
+/// What an attempt that ended leaves of its request's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum Left {
+    /// Nothing of use, or nothing beyond the part that an earlier attempt left: that stays. Without one, a failure begins anew
+    /// elsewhere.
+    Nothing,
+    /// A part that another replica can carry on. Replaces an earlier one.
+    Part(Part),
+    /// No further attempt is possible: the answer is whole, or the client has seen a part that nobody can carry on.
+    Closed,
+}
+
+/// A part of an answer, over all attempts so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Part {
+    /// Tokens written. The replica that carries it on reads them behind the prompt.
+    pub tokens: u32,
+    /// The client has seen something of it: where nobody can carry it on, it has broken off. Else it may also begin anew.
+    pub seen: bool,
+    /// Who may carry it on; never [`Carry::Never`].
+    pub by: Carry,
+}
+
+/// When the slot of an attempt is free again that was broken off before its answer was whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum Release {
+    /// At once: the engine stops when its connection closes, and can't be asked.
+    #[default]
+    AtOnce,
+    /// When the engine's list of slots shows it free. Engines that should stop at once may do so a long prefill later.
+    Shown,
+    /// When the work would have been done: the engine does not notice that nobody waits, and can't be asked.
+    RunsOn,
 }
 
 /// How fast a replica reads and writes one request alone, on an empty context.
@@ -190,6 +284,39 @@ pub struct Rates {
     pub decode: f64,
 }
 
+/// How much may be asked of a replica that is well. Ordered: the mildest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub enum Limit {
+    /// All that it has slots for.
+    #[default]
+    None,
+    /// Half of its slots (one at least), and only where others are not free soon.
+    Fewer,
+    /// Nothing new.
+    Paused,
+}
+
+impl Limit {
+    /// The name in the admin API, logs and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Fewer => "fewer",
+            Self::Paused => "paused",
+        }
+    }
+
+    /// Slots that may be used of those that there are.
+    pub fn of(self, slots: u16) -> u16 {
+        match self {
+            Self::None => slots,
+            Self::Fewer => (slots / 2).max(1).min(slots),
+            Self::Paused => 0,
+        }
+    }
+}
+
 /// What a probe found. The driver reads the body, not only the status.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
@@ -198,6 +325,8 @@ pub enum Report {
     Ready,
     /// Alive, its model is not loaded yet.
     Loading,
+    /// Alive and able to serve, by its own word only: no work until it has shown it.
+    Unproven,
     /// It will not work until an operator does something: wrong key, wrong model.
     Misconfigured,
     /// Connect, TLS, or reset: nobody is there.
@@ -214,6 +343,8 @@ pub enum Report {
 pub enum Outcome {
     /// A whole answer.
     Success,
+    /// A whole answer, ended here for an engine that does not end where it is told to, and may work on.
+    CutShort,
     /// Hard: nobody there.
     Hard(HardFailure),
     /// Soft: there, and not well.
@@ -226,6 +357,13 @@ pub enum Outcome {
     Loading,
     /// 401/403 to our own key, or the model is not there: elsewhere, and `Misconfigured`.
     Misconfigured,
+}
+
+impl Outcome {
+    /// Whether there is a whole answer.
+    pub const fn is_whole(self) -> bool {
+        matches!(self, Self::Success | Self::CutShort)
+    }
 }
 
 /// Hard failures: connect, TLS, reset before the head.

@@ -47,6 +47,8 @@ pub(crate) struct Context<'a> {
     pub(crate) busy: bool,
     /// Something of ours runs there and has begun to answer.
     pub(crate) answering: bool,
+    /// What it writes is carried on when it goes away.
+    pub(crate) carries_on: bool,
     /// It is known what it serves.
     pub(crate) models_known: bool,
 }

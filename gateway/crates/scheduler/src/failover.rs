@@ -2,10 +2,11 @@
 
 use crate::{
     effect::ShedReason,
-    event::{Outcome, Timings},
+    event::{Left, Outcome, Timings},
     id::{AttemptId, ReplicaId, RequestId},
+    looks::breaks_off,
     pool::Prospect,
-    request::{Attempt, Phase, Tried},
+    request::{Attempt, Phase, Request, Tried},
     retry::{self, Cost, Next},
     scheduler::Scheduler,
     snapshot::Waste,
@@ -17,21 +18,32 @@ impl Scheduler {
         &mut self,
         id: AttemptId,
         outcome: Outcome,
-        content_sent: bool,
+        left: Left,
         timings: Option<Timings>,
         now: Timestamp,
     ) {
         let Some(attempt) = self.attempts.get(&id).copied() else { return };
         self.study(id, outcome, timings.as_ref(), now);
-        self.release(id, now);
-        let next = retry::next(outcome, content_sent);
-        if !matches!(outcome, Outcome::Success | Outcome::RequestFault) {
-            self.tally.waste(Waste::Failed, now.since(attempt.started));
+        self.release(id, breaks_off(outcome), now);
+        let next = retry::next(outcome, left);
+        let advanced = match (next, left) {
+            (Next::Elsewhere(_), Left::Part(part)) => self.keep(id, &attempt, part, timings.as_ref(), now),
+            _ => None,
+        };
+        if !outcome.is_whole() && outcome != Outcome::RequestFault {
+            self.tally.waste(Waste::Failed, now.since(attempt.started).saturating_sub(advanced.unwrap_or_default()));
         }
-        if let Next::Elsewhere(cost) = next {
-            self.charge(&attempt, cost);
+        match next {
+            Next::Elsewhere(cost) if advanced.is_none() => self.charge(&attempt, cost),
+            Next::Elsewhere(_) => {}
+            // A whole answer that began anew, or none: either way the part was written in vain.
+            Next::End if attempt.carried.is_some() && outcome.is_whole() => {}
+            Next::End => self.lose_part(attempt.request, Waste::Failed),
         }
         let relay_down = self.learn(&attempt, outcome, now);
+        if outcome.is_whole() {
+            self.account_answer(attempt.request, attempt.carried, timings.as_ref());
+        }
         match next {
             Next::End => {
                 self.drop_rivals(attempt.request, id, now);
@@ -53,6 +65,7 @@ impl Scheduler {
         let Some(request) = self.requests.get_mut(&attempt.request) else { return };
         request.tries += u32::from(cost != Cost::Nothing);
         request.spent += u32::from(cost == Cost::Attempt);
+        request.advanced &= cost != Cost::Attempt;
         if let Some(tried) = request.tried.iter_mut().find(|tried| tried.replica == attempt.replica) {
             tried.reached = cost != Cost::Nothing;
         }
@@ -81,13 +94,13 @@ impl Scheduler {
 
     /// Another attempt now, if a slot and the budget allow, or a place at the front of the queue; the end where none can come.
     fn retry(&mut self, id: RequestId, now: Timestamp) {
+        let prospect = self.hope(id);
         let Some(request) = self.requests.get(&id) else { return };
-        let in_vain = self.pool.prospect(request) == Prospect::Never && !request.tried.is_empty();
-        if in_vain || !retry::may_try_again(&self.config.retry, request.tries, request.spent) {
+        if waits_in_vain(request, prospect) || !retry::may_try_again(&self.config.retry, request.tries, request.spent) {
             return self.exhausted(id, now);
         }
         match self.choose(id, now) {
-            Some(replica) if self.budget.has_room(&self.config.retry) => self.dispatch(id, replica, now),
+            Some(replica) if self.has_room(id, replica) => self.dispatch(id, replica, now),
             choice => {
                 self.starved |= choice.is_some();
                 self.enqueue(id, now);
@@ -148,16 +161,23 @@ impl Scheduler {
     /// The budget has room again: places the retries that were passed over.
     pub(crate) fn place_retries(&mut self, now: Timestamp) {
         let lanes = self.queue.models.values().flat_map(|queue| queue.lanes.values());
-        let retries = lanes.flat_map(|lane| lane.returned.values()).filter(|place| place.retry);
-        let mut waiting: Vec<_> = retries.map(|place| place.request).collect();
+        let returned = lanes.flat_map(|lane| lane.returned.values()).map(|place| place.request);
+        let is_retry = |id: &RequestId| self.requests.get(id).is_some_and(Request::is_retry);
+        let mut waiting: Vec<_> = returned.filter(is_retry).collect();
         waiting.sort_by_key(|id| self.requests.get(id).map(|request| (request.spec.class, request.order)));
         for id in waiting {
             let Some(replica) = self.choose(id, now) else { continue };
-            if !self.budget.has_room(&self.config.retry) {
+            if self.has_room(id, replica) {
+                self.dispatch(id, replica, now);
+            } else {
                 self.starved = true;
                 return;
             }
-            self.dispatch(id, replica, now);
         }
     }
+}
+
+/// Nobody will come for it: all that could were asked, or what its client has seen can be carried on by nobody.
+pub(crate) fn waits_in_vain(request: &Request, prospect: Prospect) -> bool {
+    prospect == Prospect::Never && (!request.tried.is_empty() || request.is_shown())
 }

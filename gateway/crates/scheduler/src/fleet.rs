@@ -2,12 +2,13 @@
 
 use crate::{
     effect::{CancelReason, ChangeReason, Effect, ReplicaState},
-    event::{HardFailure, Outcome, ReplicaSpec, Report, SoftFailure},
+    event::{HardFailure, Limit, Outcome, ReplicaSpec, Report, SoftFailure},
     evidence::{Context, Evidence},
     health::Health,
     id::{AttemptId, ModelId, ReplicaId},
+    lingering::Lingering,
     relay::RelayVerdict,
-    replica::{Drain, Replica},
+    replica::{Drain, Ending, Replica},
     request::Attempt,
     rng::Rng,
     scheduler::Scheduler,
@@ -29,6 +30,7 @@ impl Scheduler {
         }
         self.pool.describe(id, spec, self.config.policy, &mut self.rng);
         self.index_slots(id);
+        self.plan_looks(id, now);
         self.judge(id, now, |health, context| {
             health.described(context);
             // The operator may have just repaired it.
@@ -36,6 +38,27 @@ impl Scheduler {
                 health.ask_probe();
             }
         });
+    }
+
+    pub(crate) fn replica_moved(&mut self, id: ReplicaId, now: Timestamp) {
+        let Some(replica) = self.pool.replicas.get(&id) else { return };
+        let from = replica.state();
+        self.pool.modify(id, self.config.policy, &mut self.rng, |replica| {
+            replica.health = Health::moved(now);
+            replica.lingering = Lingering::default();
+            replica.slots.forget();
+            replica.judged_from = now;
+            (replica.rests_until, replica.full_row) = (None, 0);
+        });
+        self.timers.set(Timer::Rested(id), None);
+        self.index_slots(id);
+        self.judge(id, now, |_, _| {});
+        self.changed(id, from, ChangeReason::Moved);
+    }
+
+    /// It runs at an address that its replica has left.
+    pub(crate) fn is_elsewhere(&self, attempt: &Attempt) -> bool {
+        self.pool.replicas.get(&attempt.replica).is_some_and(|replica| attempt.started < replica.judged_from)
     }
 
     pub(crate) fn remove_replica(&mut self, id: ReplicaId, now: Timestamp) {
@@ -49,7 +72,9 @@ impl Scheduler {
         }
         self.pool.remove(id);
         self.index_slots(id);
-        for timer in [Timer::Probe(id), Timer::Rested(id), Timer::Drain(id)] {
+        let timers =
+            [Timer::Probe(id), Timer::Rested(id), Timer::Drain(id), Timer::End(id), Timer::Look(id), Timer::Bound(id)];
+        for timer in timers {
             self.timers.set(timer, None);
         }
     }
@@ -84,6 +109,11 @@ impl Scheduler {
         self.timers.set(Timer::Drain(id), None);
         self.pool.modify(id, self.config.policy, &mut self.rng, |replica| replica.drain = None);
         self.changed(id, ReplicaState::Draining, ChangeReason::Operator);
+        self.look_at_anew(id, now);
+    }
+
+    /// It takes work again, if its health allows that.
+    fn look_at_anew(&mut self, id: ReplicaId, now: Timestamp) {
         self.judge(id, now, |health, _| {
             if health.state != ReplicaState::Ready && health.probe_at.is_none() {
                 health.ask_probe();
@@ -96,6 +126,41 @@ impl Scheduler {
         for attempt in replica.running.iter().copied().collect::<Vec<_>>() {
             self.cancel(attempt, CancelReason::DrainDeadline, now);
         }
+    }
+
+    /// How much may be asked of it from now on.
+    pub(crate) fn limit(&mut self, id: ReplicaId, limit: Limit) {
+        if self.pool.replicas.get(&id).is_some_and(|replica| replica.limit != limit) {
+            self.pool.modify(id, self.config.policy, &mut self.rng, |replica| replica.limit = limit);
+        }
+    }
+
+    /// When it goes away for good.
+    pub(crate) fn ends(&mut self, id: ReplicaId, at: Option<Timestamp>, now: Timestamp) {
+        let Some(replica) = self.pool.replicas.get(&id) else { return };
+        let (from, over) = (replica.state(), replica.is_over());
+        let ending = at.map(|at| Ending { at, over: at <= now });
+        if replica.ending == ending {
+            return;
+        }
+        self.pool.modify(id, self.config.policy, &mut self.rng, |replica| replica.ending = ending);
+        self.timers.set(Timer::End(id), at.filter(|at| *at > now));
+        self.changed(id, from, ChangeReason::Ending);
+        // It may do more than before.
+        self.pool.woken.insert(id);
+        if over && ending.is_none_or(|ending| !ending.over) {
+            self.look_at_anew(id, now);
+        }
+    }
+
+    /// Its end has come.
+    pub(crate) fn end_due(&mut self, id: ReplicaId) {
+        let Some(replica) = self.pool.replicas.get(&id) else { return };
+        let from = replica.state();
+        self.pool.modify(id, self.config.policy, &mut self.rng, |replica| {
+            replica.ending.iter_mut().for_each(|ending| ending.over = true);
+        });
+        self.changed(id, from, ChangeReason::Ending);
     }
 
     /// Says `Drained` once per drain.
@@ -124,7 +189,7 @@ impl Scheduler {
         // First the relay: a replica that is held for it is not ejected.
         self.judge_relay(doubt, now);
         self.judge(id, now, |health, context| health.report(report, context));
-        if matches!(report, Report::Ready | Report::Loading | Report::Misconfigured) {
+        if matches!(report, Report::Ready | Report::Loading | Report::Unproven | Report::Misconfigured) {
             self.seen_alive(id, now);
         }
     }
@@ -133,7 +198,7 @@ impl Scheduler {
     pub(crate) fn learn(&mut self, attempt: &Attempt, outcome: Outcome, now: Timestamp) -> bool {
         let id = attempt.replica;
         self.pool.modify(id, self.config.policy, &mut self.rng, |replica| match outcome {
-            Outcome::Success => {
+            Outcome::Success | Outcome::CutShort => {
                 replica.outcomes.0 += 1;
                 replica.full_row = 0;
             }
@@ -141,10 +206,13 @@ impl Scheduler {
             _ => replica.outcomes.1 += 1,
         });
         match outcome {
-            Outcome::Success => {
+            Outcome::Success | Outcome::CutShort => {
                 self.served(attempt, now);
+                self.answered(attempt, now);
                 self.observe(id, Evidence::Success, now);
             }
+            // It ran at an address where the replica is no more.
+            _ if self.is_elsewhere(attempt) => return false,
             Outcome::Hard(kind) => {
                 let connect = matches!(kind, HardFailure::Connect | HardFailure::Tls);
                 let doubt = connect.then(|| self.connect_failed(id, now)).flatten();
@@ -158,8 +226,8 @@ impl Scheduler {
             Outcome::RequestFault | Outcome::ContextExceeded => {}
         }
         // A bad answer may come from the tunnel; these come from the phone.
-        let alive =
-            matches!(outcome, Outcome::Success | Outcome::RequestFault | Outcome::ContextExceeded | Outcome::Loading);
+        let alive = outcome.is_whole()
+            || matches!(outcome, Outcome::RequestFault | Outcome::ContextExceeded | Outcome::Loading);
         if alive {
             self.seen_alive(id, now);
         }
@@ -246,15 +314,24 @@ impl Scheduler {
             rng: &mut Rng::new(self.rng.next()),
             slots: replica.spec.slots,
             may_eject_soft: self.pool.can_spare(id, &self.config.health),
-            busy: !replica.running.is_empty(),
+            // A prompt that nobody waits for any more keeps it as silent as one of ours.
+            busy: !replica.is_idle(),
             answering: self.is_answering(id),
+            carries_on: replica.spec.carries_on,
             models_known: !replica.spec.models.is_empty(),
         };
         let verdict = self.pool.modify(id, self.config.policy, &mut self.rng, |replica| {
+            let served = replica.health.serves();
             judge(&mut replica.health, &mut context);
+            match (served, replica.health.serves()) {
+                (true, false) => replica.lingering.leave(now),
+                (false, true) => replica.lingering.enter(now),
+                _ => {}
+            }
             (replica.health.take_probe(), replica.health.probe_at, replica.health.why)
         });
         let Some((probe, probe_at, why)) = verdict else { return };
+        self.plan_looks(id, now);
         self.note_service(id, now);
         self.changed(id, from, why);
         self.timers.set(Timer::Probe(id), probe_at);

@@ -1,7 +1,7 @@
 //! The life of a request in the core: it arrives, waits, is placed, ends. What happens when an attempt fails is in
 //! `failover`.
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 use crate::{
     config::Policy,
@@ -9,15 +9,17 @@ use crate::{
     course::Course,
     effect::{CancelReason, Effect, ShedReason},
     event::{Outcome, RequestSpec, SoftFailure},
+    failover::waits_in_vain,
     id::{AttemptId, ModelId, ReplicaId, RequestId},
     learning::USUAL_ANSWER,
     pool::Prospect,
     queue::Look,
     request::{Attempt, Phase, Request, Tried},
     scheduler::Scheduler,
-    snapshot::Waste,
+    snapshot::{Onward, Waste},
     time::Timestamp,
     timer::Timer,
+    usage::Fate,
 };
 
 /// An abandoned attempt tells against its replica from this many times its own expectation on: twice is a busy phone.
@@ -42,7 +44,10 @@ impl Scheduler {
             return self.reject(id, ShedReason::ContextExceeded, now);
         }
         match self.choose(id, now).or_else(|| self.make_room(id, now)) {
-            Some(replica) => self.dispatch(id, replica, now),
+            Some(replica) if self.pool.has_room(replica) => self.dispatch(id, replica, now),
+            // Room was made, and shows in a moment: it is the first in the queue for it.
+            Some(_) if !self.queue_is_full(id) => self.enqueue(id, now),
+            Some(_) => self.reject(id, ShedReason::QueueFull, now),
             None if self.is_hopeless(id, now) => self.reject(id, ShedReason::Hopeless, now),
             None if self.queue_is_full(id) => self.reject(id, ShedReason::QueueFull, now),
             None => self.enqueue(id, now),
@@ -64,11 +69,13 @@ impl Scheduler {
             let Some(attempt) = self.attempts.get(&copy).copied() else { continue };
             let overdue = self.is_overdue(&attempt, now);
             self.tally.waste(Waste::Abandoned, now.since(attempt.started));
-            self.release(copy, now);
+            self.release(copy, true, now);
             if overdue {
                 self.learn(&attempt, Outcome::Soft(SoftFailure::NoFirstToken), now);
             }
         }
+        self.lose_part(id, Waste::Abandoned);
+        self.account_fate(id, Fate::Abandoned);
         self.forget(id);
     }
 
@@ -81,7 +88,8 @@ impl Scheduler {
             let speeds = &self.pool.replicas.get(&attempt.replica)?.speeds;
             // A plain answer shows no first token, so its writing counts as well.
             let writing = spec.max_output.map_or(USUAL_ANSWER, f64::from) / speeds.decode.measured()?;
-            Some(f64::from(spec.prompt_tokens) / speeds.prefill.measured()? + writing)
+            let reading = f64::from(spec.prompt_tokens) + f64::from(attempt.carried.unwrap_or(0));
+            Some(reading / speeds.prefill.measured()? + writing)
         };
         let patience = |own: f64| (OVERDUE_FACTOR * own).max(OVERDUE_MIN.as_secs_f64());
         !attempt.first_token && own().is_some_and(|own| now.since(attempt.started).as_secs_f64() > patience(own))
@@ -96,6 +104,7 @@ impl Scheduler {
         attempt.course.first_token.get_or_insert(now);
         attempt.committed = request.spec.stream;
         let Attempt { request, replica, committed, .. } = *attempt;
+        self.account_first_token(id, now);
         if committed {
             self.drop_rivals(request, id, now);
         }
@@ -120,14 +129,25 @@ impl Scheduler {
         }
     }
 
-    /// The first replica by rank that is free for a request. A request that already lost an attempt does not gamble on a doubtful
-    /// replica while a sound one serves: right after many phones died the dead ones are the free ones.
+    /// The first replica by rank that is free for a request; for one of which a part is written, the first that would write as
+    /// its writer did. A request that already lost an attempt does not gamble on a doubtful replica while a sound one serves: right
+    /// after many phones died the dead ones are the free ones. Where the end is near, it would have to be told what a request takes.
     pub(crate) fn free_for(&self, id: RequestId) -> Option<ReplicaId> {
         let request = self.requests.get(&id)?;
         let pool = self.pool.models.get(&request.spec.model).filter(|pool| !pool.offers.is_empty())?;
         let context = pool.threshold(request.spec.route, request.need);
         let gamble = !request.is_retry() || !self.pool.has_sound(request);
-        pool.offers.choose(request.spec.route, context, gamble, |replica| request.has_tried(replica))
+        let doubtful = |id| self.pool.replicas.get(&id).is_none_or(|replica| replica.is_doubtful(request));
+        let ends = |id| self.pool.replicas.get(&id).is_none_or(|replica| replica.ending.is_some());
+        let free = |barred: &dyn Fn(ReplicaId) -> bool| {
+            let barred = |id| request.has_tried(id) || barred(id) || ends(id) || (!gamble && doubtful(id));
+            pool.offers.choose(request.spec.route, context, barred)
+        };
+        if request.part.is_none() {
+            return free(&|_| false);
+        }
+        let ways = [Onward::SameGroup, Onward::OtherGroup, Onward::Anew];
+        ways.into_iter().find_map(|way| free(&|replica| self.pool.plain_onward(replica, request) != way))
     }
 
     pub(crate) fn dispatch(&mut self, id: RequestId, replica: ReplicaId, now: Timestamp) {
@@ -142,15 +162,21 @@ impl Scheduler {
 
     /// Starts an attempt of a running request: its first copy, or a second one (`hedge`).
     pub(crate) fn start(&mut self, id: RequestId, replica: ReplicaId, waited: Duration, hedge: bool, now: Timestamp) {
+        let onward = self.onward(id, replica);
+        if !onward.carries_on() && self.requests.get(&id).is_some_and(|request| request.part.is_some()) {
+            self.begin_anew(id);
+        }
         let Some(request) = self.requests.get_mut(&id) else { return };
         let Phase::Running(copies) = &mut request.phase else { return };
+        debug_assert!(onward.is_open(), "{id:?} is sent where it can't go on");
         self.dispatches += 1;
         let attempt = AttemptId(self.dispatches);
         copies.insert(attempt);
         request.dispatches += 1;
         request.tried.push(Tried { replica, reached: true });
         let number = request.dispatches;
-        let retry = request.is_retry() && !hedge;
+        let retry = request.needs_room(onward) && !hedge;
+        let carried = request.part.map(|part| part.tokens);
         let record = Attempt {
             request: id,
             replica,
@@ -160,6 +186,7 @@ impl Scheduler {
             committed: false,
             waited,
             course: Course::default(),
+            carried,
             kept: None,
             looks: 0,
         };
@@ -175,14 +202,18 @@ impl Scheduler {
             replica.last_dispatch = order;
         });
         self.watch(attempt, now);
-        self.effects.push_back(Effect::Dispatch { request: id, attempt, replica, number, hedge });
+        let carries_on = carried.is_some();
+        self.effects.push_back(Effect::Dispatch { request: id, attempt, replica, number, hedge, carries_on });
     }
 
-    /// Frees the slot of an attempt.
-    pub(crate) fn release(&mut self, id: AttemptId, now: Timestamp) {
+    /// Takes an attempt out of its slot. The slot is free by that, unless the attempt was broken off and the replica may work
+    /// on.
+    pub(crate) fn release(&mut self, id: AttemptId, broken_off: bool, now: Timestamp) {
         let Some(replica) = self.attempts.get(&id).map(|attempt| attempt.replica) else { return };
         self.touch(replica, now);
         let Some(attempt) = self.attempts.remove(&id) else { return };
+        self.account_slot(attempt.request, now.since(attempt.started).as_secs_f64());
+        let remains = (broken_off && !self.is_elsewhere(&attempt)).then(|| self.remains(&attempt, now)).flatten();
         self.timers.set(Timer::Late(id), None);
         self.finish(id, &attempt, now);
         self.free_of_tenant(&attempt);
@@ -194,9 +225,13 @@ impl Scheduler {
         }
         self.pool.modify(attempt.replica, self.config.policy, &mut self.rng, |replica| {
             replica.running.remove(&id);
-            replica.ceiling = usize::from(replica.spec.slots).max(replica.running.len());
+            remains.into_iter().for_each(|work| replica.lingering.add(work));
+            replica.raise_ceiling();
             replica.idle_since = now;
         });
+        if remains.is_some() {
+            self.plan_looks(attempt.replica, now);
+        }
         self.check_drained(attempt.replica);
     }
 
@@ -233,6 +268,8 @@ impl Scheduler {
     pub(crate) fn reject(&mut self, id: RequestId, reason: ShedReason, now: Timestamp) {
         let Some(request) = self.requests.get(&id) else { return };
         let retry_after = self.retry_after(request.spec.model, request.spec.class, now);
+        self.account_fate(id, Fate::Refused);
+        self.lose_part(id, if reason == ShedReason::Deadline { Waste::Abandoned } else { Waste::Failed });
         self.forget(id);
         self.effects.push_back(Effect::Reject { request: id, reason, retry_after });
     }
@@ -241,20 +278,25 @@ impl Scheduler {
     pub(crate) fn forget(&mut self, id: RequestId) {
         self.unclaim(id);
         self.leave_queue(id);
-        if self.requests.remove(&id).is_some() {
+        if let Some(request) = self.requests.remove(&id) {
+            self.account_end(&request, self.now);
             self.parked.remove(&id);
             self.timers.set(Timer::Request(id), None);
         }
     }
 
-    /// The replica of a running attempt goes away. The request fails over if its client has seen nothing, and ends otherwise.
+    /// The replica of a running attempt goes away. The request fails over, and carries on what its client has seen; it ends where
+    /// it may not.
     pub(crate) fn cancel(&mut self, id: AttemptId, why: CancelReason, now: Timestamp) {
+        let tokens = self.written_by_now(id, now);
         let Some(attempt) = self.stop(id, why, now) else { return };
-        if attempt.committed {
-            self.forget(attempt.request);
-        } else {
-            self.fail_over(&attempt, now);
+        if self.outlives(&attempt, why) {
+            self.keep_shown(&attempt, tokens, now);
+        } else if attempt.committed {
+            self.lose_part(attempt.request, Waste::Failed);
+            return self.forget(attempt.request);
         }
+        self.fail_over(&attempt, now);
     }
 
     /// A running request's deadline has passed.
@@ -264,6 +306,7 @@ impl Scheduler {
             committed |= self.stop(copy, CancelReason::Deadline, now).is_some_and(|attempt| attempt.committed);
         }
         if committed {
+            self.lose_part(id, Waste::Abandoned);
             self.forget(id);
         } else {
             self.reject(id, ShedReason::Deadline, now);
@@ -301,8 +344,7 @@ impl Scheduler {
             Phase::Waiting { .. } => {
                 let held_back = reason == ShedReason::QueueAge
                     && request.is_retry()
-                    && !self.budget.has_room(&self.config.retry)
-                    && self.free_for(id).is_some();
+                    && self.free_for(id).is_some_and(|replica| !self.has_room(id, replica));
                 self.reject(id, if held_back { ShedReason::RetryBudget } else { reason }, now);
             }
         }
@@ -335,13 +377,19 @@ impl Scheduler {
     }
 
     fn next_for(&mut self, id: ReplicaId, now: Timestamp) -> Option<RequestId> {
-        let replica = self.pool.replicas.get(&id).filter(|replica| replica.free() > 0)?;
+        // These policies estimate nothing, so before a known end they start nothing.
+        let replica = self.pool.replicas.get(&id).filter(|replica| replica.free() > 0 && replica.ending.is_none())?;
         let retries = self.budget.has_room(&self.config.retry);
         let look = Look { now, promote_after: self.config.queue.promote_after, retries };
-        let gamble = !replica.is_sound();
+        let unaffordable = Cell::new(false);
         let untried = |request: RequestId| {
             let may = |request: &Request| {
-                !(request.has_tried(id) || gamble && request.is_retry() && self.pool.has_sound(request))
+                let onward = self.pool.plain_onward(id, request);
+                let may = onward.is_open()
+                    && !(request.has_tried(id) || replica.is_doubtful(request) && self.pool.has_sound(request));
+                let affordable = retries || !request.needs_room(onward);
+                unaffordable.set(unaffordable.get() || may && !affordable);
+                may && affordable
             };
             self.requests.get(&request).is_some_and(may)
         };
@@ -361,7 +409,7 @@ impl Scheduler {
             starved |= passed_over;
             best = best.into_iter().chain(turn).min();
         }
-        self.starved |= starved;
+        self.starved |= starved || unaffordable.get();
         best.map(|turn| turn.request)
     }
 
@@ -379,10 +427,10 @@ impl Scheduler {
             affected.extend(lane.returned.values().map(|place| place.request));
         }
         for id in affected {
+            let prospect = self.hope(id);
             let Some(request) = self.requests.get_mut(&id) else { continue };
-            let prospect = self.pool.prospect(request);
             let Phase::Waiting { orphan_since } = request.phase else { continue };
-            if prospect == Prospect::Never && !request.tried.is_empty() {
+            if waits_in_vain(request, prospect) {
                 self.leave_queue(id);
                 self.exhausted(id, now);
                 continue;

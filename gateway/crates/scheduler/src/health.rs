@@ -5,8 +5,16 @@
 //! A plain circuit breaker over an error rate was rejected: a phone sees too few requests an hour for a rate, and
 //! "busy reading a long prompt", "full", "loading" and "wrong key" are not errors that a pause cures.
 //! No verdict ever touches what already runs.
+//!
+//! A replica that nobody vouches for is in quarantine until it has shown what it can do: alive as far as its probes go, and so
+//! worth waiting for, but without work. Whether it needs that is the driver's to know; it reports `Unproven` until then.
+//! No penalty outlives a quarantine: its questions are the probation.
+//!
+//! Penalties double, since a phone that fails again and again costs each time what it had done. Where answers are carried on
+//! it does not: what it wrote is kept, and the choice weighs how long it lasts. So there a penalty doubles only for a phone that
+//! was back for less long than it was out, and one that comes and goes is used while it is there.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use crate::{
     config::HealthConfig,
@@ -36,6 +44,9 @@ pub(crate) struct Health {
     /// Slots in use at most while in probation.
     pub(crate) allowed: u16,
     pub(crate) ejections: u32,
+    /// The last penalty, and when the replica was in service again after it.
+    penalty: Duration,
+    served_from: Timestamp,
     hard_row: u32,
     soft_row: u32,
     /// Probes in a row that failed by themselves.
@@ -60,6 +71,8 @@ impl Health {
             probing: false,
             allowed: 1,
             ejections: 0,
+            penalty: Duration::ZERO,
+            served_from: now,
             hard_row: 0,
             soft_row: 0,
             failed_probes: 0,
@@ -69,6 +82,11 @@ impl Health {
             alive: false,
             wants_probe: true,
         }
+    }
+
+    /// At another address, where nothing is known of it.
+    pub(crate) fn moved(now: Timestamp) -> Self {
+        Self { why: ChangeReason::Moved, ..Self::new(now) }
     }
 
     /// Takes work: some, or all it has slots for.
@@ -157,6 +175,13 @@ impl Health {
                     self.enter(ReplicaState::Loading, ChangeReason::Probe, context);
                 }
             }
+            Report::Unproven => {
+                self.failed_probes = 0;
+                if !self.serving_penalty() {
+                    self.mark = None;
+                    self.enter(ReplicaState::Quarantine, ChangeReason::Unproven, context);
+                }
+            }
             Report::Misconfigured => self.enter(ReplicaState::Misconfigured, ChangeReason::Probe, context),
             // Its answers arrive: whatever the probe met, it was not a dead phone.
             Report::Unreachable | Report::Failing if context.answering => {}
@@ -171,8 +196,12 @@ impl Health {
 
     /// The models became known, or were changed: a replica that already answered need not wait for another probe.
     pub(crate) fn described(&mut self, context: &mut Context<'_>) {
-        if self.state == ReplicaState::Joining && self.alive && context.models_known {
-            self.enter(ReplicaState::Ready, ChangeReason::Probe, context);
+        if self.alive && context.models_known {
+            match self.state {
+                ReplicaState::Joining => self.enter(ReplicaState::Ready, ChangeReason::Probe, context),
+                ReplicaState::Quarantine => self.enter(ReplicaState::Ready, ChangeReason::Proven, context),
+                _ => {}
+            }
         }
         self.allowed = self.allowed.min(context.slots.max(1));
     }
@@ -206,7 +235,8 @@ impl Health {
     fn on_ready(&mut self, context: &mut Context<'_>) {
         self.failed_probes = 0;
         match self.state {
-            ReplicaState::Joining if !context.models_known => {}
+            ReplicaState::Joining | ReplicaState::Quarantine if !context.models_known => {}
+            ReplicaState::Quarantine => self.enter(ReplicaState::Ready, ChangeReason::Proven, context),
             ReplicaState::Joining | ReplicaState::Suspect | ReplicaState::Misconfigured => {
                 self.enter(ReplicaState::Ready, ChangeReason::Probe, context);
             }
@@ -263,8 +293,14 @@ impl Health {
                 }
                 self.wants_probe = true;
             }
-            ReplicaState::Loading if row < context.config.hard_failures => self.wants_probe = true,
-            ReplicaState::Ready | ReplicaState::Suspect | ReplicaState::Probation | ReplicaState::Loading => {
+            ReplicaState::Loading | ReplicaState::Quarantine if row < context.config.hard_failures => {
+                self.wants_probe = true;
+            }
+            ReplicaState::Ready
+            | ReplicaState::Suspect
+            | ReplicaState::Probation
+            | ReplicaState::Loading
+            | ReplicaState::Quarantine => {
                 self.eject(Mark::Hard, why, context);
             }
             _ => {}
@@ -299,7 +335,7 @@ impl Health {
                 // Ejected by the same outage, a moment before it was understood.
                 self.ejections = self.ejections.saturating_sub(1);
             }
-        } else if self.serves() || self.state == ReplicaState::Loading {
+        } else if self.serves() || matches!(self.state, ReplicaState::Loading | ReplicaState::Quarantine) {
             self.enter(ReplicaState::Out, ChangeReason::RelayDown, context);
         } else {
             return;
@@ -312,12 +348,16 @@ impl Health {
 
     fn eject(&mut self, mark: Mark, why: ChangeReason, context: &mut Context<'_>) {
         let config = context.config;
+        if context.carries_on && context.now.since(self.served_from) >= self.penalty {
+            self.ejections = 0;
+        }
         let doublings = self.ejections.min(30);
         let penalty = config.penalty.saturating_mul(1 << doublings).min(config.penalty_cap);
         let penalty = context.jittered(penalty).min(config.penalty_cap);
         self.ejections = self.ejections.saturating_add(1);
         self.enter(ReplicaState::Out, why, context);
         self.mark = Some(mark);
+        self.penalty = penalty;
         self.probe_at = Some(context.now + penalty);
         (self.hard_row, self.soft_row, self.failed_probes, self.timeouts) = (0, 0, 0, 0);
         self.window.clear();
@@ -359,7 +399,11 @@ impl Health {
         if self.state == state {
             return;
         }
+        let served = self.serves();
         self.state = state;
+        if self.serves() && !served {
+            self.served_from = context.now;
+        }
         self.since = context.now;
         self.why = why;
         self.allowed = 1;

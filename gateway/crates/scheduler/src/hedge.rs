@@ -12,10 +12,14 @@
 //! Letting the attempts of a request race in the driver was rejected: the slots they hold, and who is freed when, are what
 //! every choice here is made of.
 
+use std::time::Duration;
+
 use crate::{
     config::SchedulerConfig,
+    continuation::writing_time,
     copies::MAX_COPIES,
     effect::{CancelReason, Effect},
+    event::Release,
     id::{AttemptId, ReplicaId, RequestId},
     replica::{Replica, Standing},
     request::{Attempt, Phase, Request},
@@ -57,6 +61,7 @@ impl Scheduler {
         (1..MAX_COPIES).contains(&running)
             && !committed
             && !request.has_tried(replica)
+            && (request.part.is_none() || self.onward(id, replica).carries_on())
             && self.has_hedge_room(why)
             && self.may_start(id)
             && may_run_beside(&self.config, request, running)
@@ -79,7 +84,7 @@ impl Scheduler {
 
     /// Stops a running attempt for more urgent work. Its request goes on with its other copy, or is queued again before the
     /// others of its class; it has lost no attempt. Returns whether it did: not where the client has seen content, where
-    /// it happened to the request often enough, where no slot would be free by it, or where the request could not come back to
+    /// it carries an answer on (which would be read once more), where it happened to the request often enough, where no slot would be free by it, or where the request could not come back to
     /// this very replica.
     pub(crate) fn give_back(&mut self, id: AttemptId, now: Timestamp) -> bool {
         if !self.may_give_back(id) {
@@ -102,8 +107,10 @@ impl Scheduler {
         let Some(attempt) = self.attempts.get(&id) else { return false };
         let Some(request) = self.requests.get(&attempt.request) else { return false };
         let Some(replica) = self.pool.replicas.get(&attempt.replica) else { return false };
-        let frees_slot = usize::from(replica.usable()) >= replica.running.len();
-        if !self.config.hedge.give_back || attempt.committed || !frees_slot {
+        // Not by its end on an engine that does not notice that.
+        let frees_slot =
+            replica.spec.release != Release::RunsOn && usize::from(replica.usable()) >= replica.running.len();
+        if !self.config.hedge.give_back || attempt.committed || attempt.carried.is_some() || !frees_slot {
             return false;
         }
         // Its place in the queue must be a hopeful one: that its own replica may take it again makes it so.
@@ -134,8 +141,9 @@ impl Scheduler {
             CancelReason::HedgeLost => Waste::HedgeLost,
             CancelReason::GivenBack => Waste::GivenBack,
         };
-        self.tally.waste(waste, now.since(attempt.started));
-        self.release(id, now);
+        let kept = if self.outlives(&attempt, why) { writing_time(&attempt, None, now) } else { Duration::ZERO };
+        self.tally.waste(waste, now.since(attempt.started).saturating_sub(kept));
+        self.release(id, why != CancelReason::ReplicaRemoved, now);
         Some(attempt)
     }
 
@@ -146,13 +154,14 @@ impl Scheduler {
         replica.standing() == Standing::Serving
             && replica.spec.models.contains(&spec.model)
             && replica.spec.routes.contains(spec.route)
+            && request.onward(&replica.spec).is_open()
             && threshold.is_some_and(|threshold| replica.context() >= threshold)
     }
 }
 
 impl Request {
     /// Back from a replica to the queue: what it ran does not count as waiting, what it waited before does.
-    pub(crate) fn waits_again(&mut self, waited: std::time::Duration, now: Timestamp) {
+    pub(crate) fn waits_again(&mut self, waited: Duration, now: Timestamp) {
         self.phase = Phase::Waiting { orphan_since: None };
         self.queued_from = Timestamp(now.0.saturating_sub(waited.as_nanos() as u64));
     }

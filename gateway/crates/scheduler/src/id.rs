@@ -22,3 +22,5 @@ id!(/// A model as clients name it, after aliases are resolved.
     ModelId(u32));
 id!(/// What stands between us and a group of replicas; when all of one relay fail at once, the relay is down.
     RelayId(u32));
+id!(/// Replicas that would write the same answer: same engine build, settings and model file.
+    GroupId(u64));

@@ -15,7 +15,7 @@ pub trait Insight: Send + std::fmt::Debug {
     fn cache_yield(&self, replica: ReplicaId) -> f64;
     /// Until when it will stay up.
     fn up_until(&self, replica: ReplicaId, now: Timestamp) -> Timestamp;
-    /// True prompt tokens, and answer tokens still to come.
+    /// True prompt tokens, and tokens of the whole answer.
     fn tokens(&self, request: RequestId) -> (f64, f64);
     /// Seconds of reading and of writing that are left to a running attempt, alone on its replica at its present speed.
     fn remaining(&self, attempt: AttemptId, now: Timestamp) -> Option<(f64, f64)>;

@@ -1,18 +1,20 @@
 //! What holds after every call. Checked in debug builds, so in every test and in the seeded sweep; a release build
 //! pays nothing. A violation is a fault of the core, never of its input, hence the assertions.
 //!
-//! 1. Slots in use are the running attempts, and no more than a replica has (or had, when its slots were reduced).
+//! 1. Slots in use are the running attempts and those that were broken off and may work on, and no more than a replica has (or
+//!    had, when its slots were reduced). Of the latter each has an end in sight, and where a look can show it, a look to come.
 //! 2. Every live request is in exactly one place: waiting, running or parked; an ended one is nowhere.
 //! 3. No free slot is left that a waiting request may use, unless a retry has no budget, or the policy means it to wait and
 //!    will look again.
-//! 4. No request was on one replica twice, nor on more than allowed, nor given back more often than allowed. Its copies run
-//!    on different replicas; once its client has seen content there is one.
+//! 4. No request was on one replica twice, nor on more than allowed, nor given back more often than allowed, since its answer
+//!    got further last. Its copies run on different replicas; once its client has seen content there is one. An answer of which
+//!    the client has seen a part never begins anew, and waits only where somebody may carry it on.
 //! 5. The retry budget, the second copies' count and the tenants' counts count what runs, no tenant beyond its cap; the
 //!    queue's sums are the sums of what waits, within the bounds.
 //! 6. Nobody is forgotten: what can only change with news has a deadline or a probe outstanding.
 //! 7. The next deadline lies ahead.
 //! 8. The pool's indexes say what its replicas say.
-//! 9. Drained means empty; nothing runs where nothing may be.
+//! 9. Drained means empty; nothing runs where nothing may be, and nothing is offered in quarantine, when paused or at the end.
 
 use crate::{scheduler::Scheduler, time::Timestamp};
 
@@ -31,6 +33,8 @@ mod checked {
         config::Policy,
         copies::Copies,
         effect::ReplicaState,
+        event::{Limit, Release},
+        failover::waits_in_vain,
         hedge::MAX_GIVEN_BACK,
         id::{ReplicaId, RequestId},
         pool::Prospect,
@@ -107,7 +111,7 @@ mod checked {
             Phase::Waiting { orphan_since } => {
                 let prospect = core.pool.prospect(request);
                 assert_eq!(orphan_since.is_none(), prospect == Prospect::Now, "{id:?} misjudges its prospects");
-                assert!(prospect != Prospect::Never || request.tried.is_empty(), "{id:?} waits in vain");
+                assert!(!waits_in_vain(request, prospect), "{id:?} waits in vain");
                 let passed_over = core.starved && request.is_retry() && !core.budget.has_room(&core.config.retry);
                 let ticks = core.timers.get(Timer::Tick(request.spec.model)).is_some();
                 let patient = core.config.policy == Policy::LeastWork && ticks;
@@ -127,6 +131,9 @@ mod checked {
         let replicas: BTreeSet<ReplicaId> = attempts.iter().map(|attempt| attempt.replica).collect();
         assert_eq!(replicas.len(), attempts.len(), "{id:?} runs twice on one replica");
         assert!(replicas.is_subset(tried), "{id:?} may be sent to where it runs");
+        let carried_on = |attempt: &&Attempt| attempt.carried.is_some();
+        let shown = core.requests.get(&id).is_some_and(Request::is_shown);
+        assert!(!shown || attempts.iter().all(carried_on), "{id:?} began anew, and its client has seen a part");
         let committed = attempts.iter().filter(|attempt| attempt.committed).count();
         assert!(committed == 0 || attempts.len() == 1, "{id:?} is committed and still has {} copies", attempts.len());
     }
@@ -137,7 +144,9 @@ mod checked {
         }
         assert_eq!(running, replica.running.len(), "{id:?} runs what holds no slot");
         assert!(replica.slots.run_just(&replica.running), "{id:?} is believed to run other attempts than it does");
-        assert!(running <= replica.ceiling, "{id:?} runs {running} on {} slots", replica.ceiling);
+        let held = replica.held();
+        assert!(held <= replica.ceiling, "{id:?} holds {held} slots of {}", replica.ceiling);
+        check_lingering(core, id, replica);
         assert_eq!(replica.indexed, Some(replica.facts()), "{id:?} changed beside the indexes");
         if let Some(drain) = replica.drain {
             assert_eq!(
@@ -151,9 +160,30 @@ mod checked {
         assert!(!waits_for_news || news, "{id:?} is {:?} for good", replica.health.state);
         assert_eq!(core.timers.get(Timer::Probe(id)), replica.health.probe_at);
         assert_eq!(core.timers.get(Timer::Rested(id)), replica.rests_until);
+        let end = replica.ending.filter(|ending| !ending.over).map(|ending| ending.at);
+        assert_eq!(core.timers.get(Timer::End(id)), end.filter(|at| *at != Timestamp::NEVER));
+        let barred = replica.health.state == ReplicaState::Quarantine
+            || replica.limit == Limit::Paused
+            || replica.is_over()
+            || replica.drain.is_some();
+        assert!(!barred || replica.free() == 0, "{id:?} may take no work and is offered");
         let offered = replica.ranks.iter().filter(|rank| rank.is_some()).count();
         let wanted = if replica.free() > 0 { replica.spec.models.len() } else { 0 };
         assert_eq!(offered, wanted, "{id:?} is offered without a free slot, or is not with one");
+    }
+
+    fn check_lingering(core: &Scheduler, id: ReplicaId, replica: &Replica) {
+        let lingering = &replica.lingering;
+        let (shown, serves) = (replica.spec.release == Release::Shown, replica.health.serves());
+        assert_eq!(core.timers.get(Timer::Bound(id)), lingering.next_bound());
+        assert!(replica.spec.release != Release::AtOnce || lingering.count() == 0, "{id:?} frees slots at once");
+        assert!(serves || lingering.count() == 0, "{id:?} is out of service and its slots are waited for");
+        assert!(shown || lingering.foreign() == 0, "{id:?} can't be looked at and works for others");
+        assert!(lingering.foreign() <= replica.spec.slots.max(1), "{id:?} works for others in slots that it has not");
+        let hidden = lingering.count() > 0 || lingering.foreign() > 0 || lingering.is_unseen();
+        let looks = core.timers.get(Timer::Look(id)).is_some();
+        assert!(looks || !(hidden && shown && serves), "{id:?} is never looked at");
+        assert!(!looks || (shown && serves), "{id:?} is looked at for nothing");
     }
 
     fn check_models(core: &Scheduler) {
@@ -168,7 +198,7 @@ mod checked {
             );
             let members = || pool.members.iter().map(|id| &core.pool.replicas[id]);
             let serving = members().filter(|replica| replica.standing() == Standing::Serving);
-            let slots: usize = serving.clone().map(|replica| usize::from(replica.spec.slots)).sum();
+            let slots: usize = serving.clone().map(|replica| usize::from(replica.facts().slots)).sum();
             assert_eq!((pool.serving, pool.serving_slots), (serving.count(), slots), "{model:?} miscounts who serves");
             assert_eq!(pool.out, members().filter(|replica| replica.facts().out).count());
             assert_eq!(pool.soft_out, members().filter(|replica| replica.facts().soft_out).count());
@@ -184,7 +214,12 @@ mod checked {
             Timer::Request(id) => core.requests.contains_key(&id),
             Timer::Late(id) => core.attempts.contains_key(&id),
             Timer::Tick(model) => core.ticking.contains(&model),
-            Timer::Probe(id) | Timer::Rested(id) | Timer::Drain(id) => core.pool.replicas.contains_key(&id),
+            Timer::Probe(id)
+            | Timer::Rested(id)
+            | Timer::Drain(id)
+            | Timer::End(id)
+            | Timer::Look(id)
+            | Timer::Bound(id) => core.pool.replicas.contains_key(&id),
         };
         assert!(known, "{timer:?} concerns nobody");
     }

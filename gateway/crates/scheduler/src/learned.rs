@@ -9,6 +9,7 @@ use crate::{
     placement::Profiles,
     speed::LogMean,
     time::Timestamp,
+    usage::Ledger,
     warmth::Index,
 };
 
@@ -47,6 +48,8 @@ pub(crate) struct Learned {
     pub(crate) tick: usize,
     /// Turns that less urgent classes have earned by waiting while more urgent ones were served.
     pub(crate) credit: [f64; Class::ALL.len()],
+    /// What was asked, and what became of it.
+    pub(crate) ledger: Ledger,
 }
 
 impl Learned {
@@ -70,6 +73,7 @@ impl Learned {
             throughput_at: Timestamp::ZERO,
             tick: 0,
             credit: [0.0; Class::ALL.len()],
+            ledger: Ledger::default(),
         }
     }
 

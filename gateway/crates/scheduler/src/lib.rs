@@ -5,6 +5,7 @@
 //! the simulation drives it on a heap of future events; both run exactly this code.
 
 mod config;
+mod continuation;
 mod copies;
 mod course;
 mod effect;
@@ -22,6 +23,8 @@ mod insight;
 mod invariants;
 mod learned;
 mod learning;
+mod lingering;
+mod looks;
 mod model_pool;
 mod placement;
 mod plan;
@@ -40,10 +43,19 @@ mod speed;
 mod tally;
 mod time;
 mod timer;
+mod usage;
 mod views;
 mod warmth;
 
 pub use crate::{
-    config::*, effect::*, event::*, id::*, insight::Insight, prefix::Prefix, scheduler::Scheduler, snapshot::*,
+    config::*,
+    effect::*,
+    event::*,
+    id::*,
+    insight::Insight,
+    prefix::Prefix,
+    scheduler::Scheduler,
+    snapshot::*,
     time::Timestamp,
+    usage::{Asked, Fate, Lives, Measured, Slowdown, Span, Usage},
 };

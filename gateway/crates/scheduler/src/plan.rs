@@ -19,8 +19,10 @@ pub(crate) struct Plan {
     pub(crate) work: f64,
     /// Its place in the order of its class; see [`Fair`](crate::fair::Fair).
     pub(crate) tag: f64,
-    /// How often a later request was preferred on a replica.
+    /// How often a later request was preferred on a replica that is warm for it.
     pub(crate) passed_over: u8,
+    /// How often a later request got a slot that this one could have had; one that is less urgent counts as several.
+    pub(crate) overtaken: u16,
     /// The replica it waits for, and the seconds it will take there.
     pub(crate) claim: Option<(ReplicaId, f64)>,
     /// It takes what is free from then on: as long as the free replica that it once declined would have taken.

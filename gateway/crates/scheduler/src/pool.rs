@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     config::{HealthConfig, Policy},
     effect::ReplicaState,
-    event::ReplicaSpec,
+    event::{Limit, ReplicaSpec},
     id::{ModelId, RelayId, ReplicaId},
     model_pool::{Contexts, ModelPool},
     relay::{Relay, RelayVerdict},
@@ -73,8 +73,9 @@ impl Pool {
         if let Some(replica) = self.replicas.get_mut(&id) {
             replica.speeds.expect(spec.prior);
             replica.slots.resize(spec.slots);
+            replica.lingering.described(&replica.spec, &spec);
             replica.spec = spec;
-            replica.ceiling = usize::from(replica.spec.slots).max(replica.running.len());
+            replica.raise_ceiling();
         }
         self.enter(id);
         self.reindex(id, policy, rng);
@@ -183,8 +184,8 @@ impl Pool {
         let offer = replica.offer();
         let speed = replica.speeds.overall();
         let candidate = Candidate {
-            suspect: replica.health.state == ReplicaState::Suspect,
-            running: replica.running.len(),
+            last_resort: replica.health.state == ReplicaState::Suspect || replica.limit != Limit::None,
+            running: replica.taken(),
             usable: replica.usable(),
             relative_speed: None,
             idle_since: replica.idle_since,
@@ -233,6 +234,10 @@ impl Pool {
         for id in rerank {
             self.rerank(id, policy, rng);
         }
+    }
+
+    pub(crate) fn has_room(&self, id: ReplicaId) -> bool {
+        self.replicas.get(&id).is_some_and(|replica| replica.free() > 0)
     }
 
     /// Whether the pool of each of its models can spare a replica for soft failures: another one serves, and not too
@@ -286,6 +291,12 @@ impl Pool {
                 && replica.context() >= threshold
                 && replica.spec.models.contains(&request.spec.model)
         };
+        if request.is_shown() {
+            // Few are, so nothing is counted ahead for them.
+            let members = pool.members.iter().filter(|id| !request.has_tried(**id));
+            let open = |replica: &&Replica| request.onward(&replica.spec).is_open();
+            return members.filter_map(|id| self.replicas.get(id)).filter(fits).any(|replica| open(&replica));
+        }
         let tried = request.tried.iter().filter_map(|tried| self.replicas.get(&tried.replica)).filter(fits).count();
         contexts.at_least(route, threshold) > tried
     }

@@ -52,7 +52,7 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    fn of(request: &Request) -> Self {
+    pub(crate) fn of(request: &Request) -> Self {
         // What comes back keeps the order of arrival: it has had its turn before.
         let tag = if request.has_run() { 0.0 } else { request.plan.tag.max(0.0) };
         Self { tag: tag.to_bits(), order: request.order }
@@ -111,7 +111,8 @@ impl Queue {
             Entry::Vacant(vacant) => vacant.insert(Lane { orphan, ..Lane::default() }),
         };
         let side = if request.has_run() { &mut lane.returned } else { &mut lane.fresh };
-        let place = Place { request: id, queued_from: request.queued_from, retry: request.is_retry() };
+        let retry = request.failed && !request.advanced;
+        let place = Place { request: id, queued_from: request.queued_from, retry };
         side.insert(Position::of(request), place);
         queue.waiting[request.spec.class as usize] += 1;
         queue.work[request.spec.class as usize] += request.plan.work;
@@ -224,11 +225,13 @@ impl ModelQueue {
         (best, starved)
     }
 
-    /// The next of a class that may go to lanes which `fits` allows, in order, at most `most`, into `window`.
+    /// The next of a class that may go to lanes which `fits` allows, in order, at most `most`, into `window`. Those that come
+    /// back may go few places each, so of them only such as `may` allows.
     pub(crate) fn window(
         &self,
         class: Class,
         fits: impl Fn(&LaneKey) -> bool,
+        may: impl Fn(RequestId) -> bool,
         most: usize,
         window: &mut Vec<RequestId>,
     ) {
@@ -236,8 +239,8 @@ impl ModelQueue {
         let of_class =
             || self.lanes.range(LaneKey { class, route: 0, need: least }..).take_while(|(key, _)| key.class == class);
         let lanes = || of_class().filter(|(key, _)| fits(key));
-        let returned = lanes().flat_map(|(_, lane)| lane.returned.iter()).take(most);
-        window.extend(returned.map(|(_, place)| place.request));
+        let returned = lanes().flat_map(|(_, lane)| lane.returned.values()).map(|place| place.request);
+        window.extend(returned.filter(|request| may(*request)).take(most));
         // The heads of all lanes, the earliest on top; few lanes are occupied at once.
         let mut streams: Vec<_> = lanes().map(|(_, lane)| lane.fresh.iter()).collect();
         let mut heads: BinaryHeap<_> = BinaryHeap::with_capacity(streams.len());
@@ -270,7 +273,11 @@ fn promoted(class: Class, waited: Duration, after: Duration) -> Class {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{event::RequestSpec, id::TenantId, prefix::Prefix};
+    use crate::{
+        event::{Carry, RequestSpec},
+        id::TenantId,
+        prefix::Prefix,
+    };
 
     const LOOK: Look = Look { now: Timestamp(0), promote_after: Duration::from_secs(60), retries: true };
 
@@ -284,6 +291,7 @@ mod tests {
             prompt_tokens: 10,
             max_output: Some(10),
             stream: false,
+            carry: Carry::Never,
             body_bytes: 100,
             prefix: Prefix::default(),
         };

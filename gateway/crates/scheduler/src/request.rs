@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use crate::{
+    continuation::Kept,
     copies::Copies,
     course::Course,
     event::RequestSpec,
     id::{ReplicaId, RequestId},
     plan::Plan,
     time::Timestamp,
+    usage::Account,
 };
 
 /// How much context a replica must have to be asked.
@@ -74,10 +76,16 @@ pub(crate) struct Request {
     pub(crate) too_long: bool,
     /// An attempt failed, or was lost with its replica.
     pub(crate) failed: bool,
+    /// What is written of its answer, to be carried on.
+    pub(crate) part: Option<Kept>,
+    /// The last attempt that failed got the answer further.
+    pub(crate) advanced: bool,
     /// How often it was stopped for more urgent work.
     pub(crate) given_back: u8,
     /// What the choice by remaining work knows of it.
     pub(crate) plan: Plan,
+    /// What it took so far.
+    pub(crate) account: Account,
 }
 
 /// One replica that a request was sent to.
@@ -103,8 +111,11 @@ impl Request {
             spent: 0,
             too_long: false,
             failed: false,
+            part: None,
+            advanced: false,
             given_back: 0,
             plan: Plan::default(),
+            account: Account::default(),
         }
     }
 
@@ -113,8 +124,7 @@ impl Request {
         self.dispatches > 0
     }
 
-    /// An attempt of it failed: the next needs room in the retry budget and does not gamble. One that was only given back
-    /// feeds no collapse.
+    /// An attempt of it failed: the next does not gamble. One that was only given back feeds no collapse.
     pub(crate) fn is_retry(&self) -> bool {
         self.failed
     }
@@ -156,6 +166,8 @@ pub(crate) struct Attempt {
     pub(crate) waited: Duration,
     /// How it gets on.
     pub(crate) course: Course,
+    /// Tokens of the part that it carries on; `None`: it began anew.
+    pub(crate) carried: Option<u32>,
     /// Tokens that its slot keeps, once that is known.
     pub(crate) kept: Option<f64>,
     /// How often it was found late and no better replica was free.

@@ -7,10 +7,15 @@
 //! The budget is by count of what runs, not a token bucket refilled by successes: an attempt here lasts seconds to
 //! minutes, so what hurts is the share of slots that retries hold at one moment. A request without budget waits for
 //! it, like for a slot; refusing it would turn a moment's crowd into an error.
+//!
+//! An attempt that carries on an answer which the one before got further needs no room in it. The budget is there so that
+//! failures do not feed on themselves: a retry repeats work, and the more of it runs, the less gets done. Carrying on
+//! saves the work that begins anew otherwise, and where many phones die, waiting for the budget would let the written parts
+//! pile up. It is a repetition again, with budget, once an attempt has added nothing.
 
 use crate::{
     config::RetryConfig,
-    event::{HardFailure, Outcome, SoftFailure},
+    event::{Carry, HardFailure, Left, Outcome, Part, SoftFailure},
 };
 
 /// Tries that reached something, as a multiple of the attempts that count: bounds the tour of a request through a pool
@@ -38,12 +43,13 @@ pub(crate) enum Cost {
 }
 
 /// The one retry rule.
-pub(crate) fn next(outcome: Outcome, content_sent: bool) -> Next {
-    if content_sent {
+pub(crate) fn next(outcome: Outcome, left: Left) -> Next {
+    // What was seen and nobody may carry on has broken off.
+    if matches!(left, Left::Closed | Left::Part(Part { seen: true, by: Carry::Never, .. })) {
         return Next::End;
     }
     match outcome {
-        Outcome::Success | Outcome::RequestFault => Next::End,
+        Outcome::Success | Outcome::CutShort | Outcome::RequestFault => Next::End,
         Outcome::Hard(HardFailure::Connect | HardFailure::Tls) => Next::Elsewhere(Cost::Nothing),
         Outcome::Soft(SoftFailure::Busy { .. } | SoftFailure::BadAnswer)
         | Outcome::ContextExceeded
@@ -95,9 +101,21 @@ mod tests {
     #[test]
     fn content_that_was_sent_ends_the_request_whatever_happened() {
         for outcome in [Outcome::Hard(HardFailure::Reset), Outcome::Soft(SoftFailure::Broken), Outcome::Loading] {
-            assert_eq!(next(outcome, true), Next::End);
-            assert_ne!(next(outcome, false), Next::End);
+            assert_eq!(next(outcome, Left::Closed), Next::End);
+            assert_ne!(next(outcome, Left::Nothing), Next::End);
         }
+    }
+
+    #[test]
+    fn a_part_that_somebody_may_carry_on_ends_nothing() {
+        let part = |seen, by| Left::Part(Part { tokens: 9, seen, by });
+        let broken = Outcome::Soft(SoftFailure::Broken);
+        for by in [Carry::SameGroup, Carry::Anyone] {
+            assert_eq!(next(broken, part(true, by)), Next::Elsewhere(Cost::Attempt));
+            assert_eq!(next(Outcome::RequestFault, part(true, by)), Next::End);
+        }
+        assert_eq!(next(broken, part(true, Carry::Never)), Next::End);
+        assert_eq!(next(broken, part(false, Carry::Never)), Next::Elsewhere(Cost::Attempt));
     }
 
     #[test]

@@ -112,14 +112,18 @@ impl Scheduler {
                 self.progress(attempt, read_tokens, cached_tokens, now);
             }
             Event::FirstToken { attempt } => self.first_token(attempt, now),
-            Event::AttemptEnded { attempt, outcome, content_sent, timings } => {
-                self.attempt_ended(attempt, outcome, content_sent, timings, now);
+            Event::AttemptEnded { attempt, outcome, left, timings } => {
+                self.attempt_ended(attempt, outcome, left, timings, now);
             }
+            Event::SlotsSeen { replica, busy, asked } => self.slots_seen(replica, busy, asked, now),
             Event::ReplicaUp { replica, spec } => self.replica_up(replica, spec, now),
             Event::ReplicaReported { replica, report } => self.reported(replica, &report, now),
+            Event::ReplicaMoved { replica } => self.replica_moved(replica, now),
             Event::ReplicaRemoved { replica } => self.remove_replica(replica, now),
             Event::DrainReplica { replica, deadline } => self.drain(replica, deadline, now),
             Event::UndrainReplica { replica } => self.undrain(replica, now),
+            Event::ReplicaLimited { replica, limit } => self.limit(replica, limit),
+            Event::ReplicaEnding { replica, at } => self.ends(replica, at, now),
             Event::Configured { config } => self.configure(config, now),
         }
         self.settle(now);
@@ -156,8 +160,11 @@ impl Scheduler {
                 Timer::Probe(replica) => self.observe(replica, Evidence::ProbeDue, now),
                 Timer::Rested(replica) => self.rested(replica),
                 Timer::Drain(replica) => self.drain_due(replica, now),
+                Timer::End(replica) => self.end_due(replica),
                 Timer::Late(attempt) => self.late(attempt, now),
                 Timer::Tick(model) => self.tick(model, now),
+                Timer::Look(replica) => self.look_due(replica, now),
+                Timer::Bound(replica) => self.bound_due(replica, now),
             }
             self.settle(now);
         }

@@ -18,7 +18,7 @@ const SPEED_CLASS: f64 = 1.25;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     /// Asked only when nothing better is free.
-    pub(crate) suspect: bool,
+    pub(crate) last_resort: bool,
     pub(crate) running: usize,
     /// Slots it may use now.
     pub(crate) usable: u16,
@@ -32,7 +32,7 @@ pub(crate) struct Candidate {
 /// The order of choice; smaller is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
-    suspect: bool,
+    last_resort: bool,
     load: u32,
     slowness: u8,
     last: u64,
@@ -41,24 +41,24 @@ pub(crate) struct Rank {
 }
 
 pub(crate) fn rank(policy: Policy, candidate: &Candidate, tie: u64) -> Rank {
-    let suspect = candidate.suspect;
+    let last_resort = candidate.last_resort;
     match policy {
         // The fastest first; what each would really cost is weighed one by one.
         Policy::LeastWork => Rank {
-            suspect,
+            last_resort,
             load: 0,
             slowness: candidate.relative_speed.map_or(0, slowness),
             last: candidate.idle_since.0,
             tie,
         },
         Policy::LeastBusy => Rank {
-            suspect,
+            last_resort,
             load: (candidate.running as u32).saturating_mul(1 << 12) / u32::from(candidate.usable.max(1)),
             slowness: candidate.relative_speed.map_or(0, slowness),
             last: candidate.idle_since.0,
             tie,
         },
-        Policy::RoundRobin => Rank { suspect, load: 0, slowness: 0, last: candidate.last_dispatch, tie },
+        Policy::RoundRobin => Rank { last_resort, load: 0, slowness: 0, last: candidate.last_dispatch, tie },
     }
 }
 
@@ -72,8 +72,6 @@ fn slowness(relative_speed: f64) -> u8 {
 pub(crate) struct Offer {
     pub(crate) routes: RouteSet,
     pub(crate) context: u32,
-    /// Nothing speaks against it.
-    pub(crate) sound: bool,
 }
 
 /// The replicas of one model with a free slot, the best first.
@@ -89,17 +87,11 @@ impl Offers {
         self.0.remove(&(rank, replica));
     }
 
-    /// The best replica that fits and was not tried. Without `gamble` a sound one.
-    pub(crate) fn choose(
-        &self,
-        route: u8,
-        context: u32,
-        gamble: bool,
-        tried: impl Fn(ReplicaId) -> bool,
-    ) -> Option<ReplicaId> {
-        let fits = |offer: &Offer| offer.context >= context && offer.routes.contains(route) && (gamble || offer.sound);
+    /// The best replica that fits and is not barred.
+    pub(crate) fn choose(&self, route: u8, context: u32, barred: impl Fn(ReplicaId) -> bool) -> Option<ReplicaId> {
+        let fits = |offer: &Offer| offer.context >= context && offer.routes.contains(route);
         let fitting = self.0.iter().filter(|(_, offer)| fits(offer));
-        fitting.map(|((_, replica), _)| *replica).find(|replica| !tried(*replica))
+        fitting.map(|((_, replica), _)| *replica).find(|replica| !barred(*replica))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -119,7 +111,7 @@ mod tests {
     use super::*;
 
     const IDLE: Candidate = Candidate {
-        suspect: false,
+        last_resort: false,
         running: 0,
         usable: 1,
         relative_speed: Some(1.0),
@@ -154,8 +146,8 @@ mod tests {
     }
 
     #[test]
-    fn a_suspect_comes_after_everything_else() {
-        assert!(better(Candidate { running: 3, usable: 4, ..IDLE }, Candidate { suspect: true, ..IDLE }));
+    fn a_last_resort_comes_after_everything_else() {
+        assert!(better(Candidate { running: 3, usable: 4, ..IDLE }, Candidate { last_resort: true, ..IDLE }));
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     effect::{ChangeReason, ReplicaState},
-    event::Class,
-    id::{AttemptId, ModelId, ReplicaId, RequestId, TenantId},
+    event::{Class, Limit, Part},
+    id::{AttemptId, ModelId, RelayId, ReplicaId, RequestId, TenantId},
     time::Timestamp,
 };
 
@@ -18,7 +18,7 @@ pub struct Snapshot {
     pub queued: BTreeMap<(ModelId, Class), usize>,
     /// Bytes of waiting bodies.
     pub queued_bytes: u64,
-    /// Running attempts that are not their request's first.
+    /// Running attempts that repeat what a failed one of their request did.
     pub retries_in_flight: u32,
     /// How often each kind of decision was taken since the start; indexed by [`Decision`] as in [`Decision::ALL`].
     pub decisions: [u64; Decision::ALL.len()],
@@ -26,6 +26,8 @@ pub struct Snapshot {
     pub wasted: [f64; Waste::ALL.len()],
     /// Estimated wait of a new request by model and class, where the model is known.
     pub waits: BTreeMap<(ModelId, Class), Duration>,
+    /// Relays that are held to be down, all their replicas with them.
+    pub relays_down: Vec<RelayId>,
 }
 
 /// A kind of decision, for counting.
@@ -53,13 +55,15 @@ pub enum Decision {
     GaveBack,
     /// A failed-over request got a slot.
     Retried,
+    /// A request got a slot to carry on the part that is written of its answer.
+    CarriedOn,
     /// A request was refused on arrival because it would wait longer than it may.
     Hopeless,
 }
 
 impl Decision {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Placed,
         Self::Taken,
         Self::Waited,
@@ -71,6 +75,7 @@ impl Decision {
         Self::HedgedStraggler,
         Self::GaveBack,
         Self::Retried,
+        Self::CarriedOn,
         Self::Hopeless,
     ];
 
@@ -88,15 +93,17 @@ impl Decision {
             Self::HedgedStraggler => "hedged_straggler",
             Self::GaveBack => "gave_back",
             Self::Retried => "retried",
+            Self::CarriedOn => "carried_on",
             Self::Hopeless => "hopeless",
         }
     }
 }
 
-/// Why slot time led to no answer.
+/// Why slot time led to no answer. Of an attempt whose answer was carried on, the time in which it wrote did: that counts here
+/// only if the part is given up after all. The time in which it read did not; the next attempt reads again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Waste {
-    /// The attempt failed.
+    /// The attempt failed, or was lost with its replica.
     Failed,
     /// Another copy was faster.
     HedgeLost,
@@ -130,7 +137,7 @@ pub struct Explanation {
     pub prompt_tokens: f64,
     /// Prompt tokens that other requests were seen to share.
     pub shared_tokens: f64,
-    /// Answer tokens expected.
+    /// Answer tokens expected, of the whole answer.
     pub output_tokens: f64,
     /// What it costs a typical replica of the pool, the shared prefix warm.
     pub work: f64,
@@ -155,6 +162,8 @@ impl Explanation {
 pub struct CandidateView {
     /// Which.
     pub replica: ReplicaId,
+    /// How it would go on with the request.
+    pub onward: Onward,
     /// It has a free slot.
     pub free: bool,
     /// Requests running there.
@@ -175,8 +184,50 @@ pub struct CandidateView {
     pub eviction: f64,
     /// The expected loss by the replica going away in between.
     pub risk: f64,
+    /// What it counts that the text would go on as another group writes it.
+    pub detour: f64,
+    /// What it counts that the replica is to be spared.
+    pub sparing: f64,
     /// The sum that was compared; infinite where it is out of the question.
     pub cost: f64,
+}
+
+/// How a replica would go on with a request. Ordered: the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Onward {
+    /// It would carry on the part that is written, as its writer would have.
+    SameGroup,
+    /// It would carry on the part that is written, in its own way.
+    OtherGroup,
+    /// It would begin anew: nothing is written, or nobody has seen it and it is no part that this replica can carry on.
+    Anew,
+    /// It can't go on: the part may only be carried on by another group.
+    WrongGroup,
+    /// It can't go on: it does not know how to carry on an answer.
+    Unable,
+}
+
+impl Onward {
+    /// The name in the admin API and in logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SameGroup => "same_group",
+            Self::OtherGroup => "other_group",
+            Self::Anew => "anew",
+            Self::WrongGroup => "wrong_group",
+            Self::Unable => "unable",
+        }
+    }
+
+    /// It would go on at all.
+    pub const fn is_open(self) -> bool {
+        !matches!(self, Self::WrongGroup | Self::Unable)
+    }
+
+    /// It would carry on what is written.
+    pub const fn carries_on(self) -> bool {
+        matches!(self, Self::SameGroup | Self::OtherGroup)
+    }
 }
 
 /// One replica.
@@ -192,10 +243,18 @@ pub struct ReplicaView {
     pub why: ChangeReason,
     /// Slots it has.
     pub slots: u16,
-    /// Slots it may use now (fewer in probation and slow start).
+    /// Slots it may use now (fewer in probation, in slow start, and under a limit).
     pub usable_slots: u16,
+    /// How much may be asked of it, by what it said about itself.
+    pub limit: Limit,
+    /// When it goes away for good, once that is near enough to matter for what is started there.
+    pub ends_at: Option<Timestamp>,
     /// Running attempts.
     pub running: Vec<AttemptId>,
+    /// Slots of attempts that were broken off, which may still work there.
+    pub lingering: u16,
+    /// Slots that work for others than us.
+    pub foreign: u16,
     /// When an `Out` replica may be probed again.
     pub penalty_until: Option<Timestamp>,
     /// It said that it is full: it gets no new work before this.
@@ -208,6 +267,14 @@ pub struct ReplicaView {
     pub decode_rate: Option<f64>,
     /// Whole answers, and failed attempts, since it came up.
     pub outcomes: (u64, u64),
+}
+
+impl ReplicaView {
+    /// Whether it gets new work, now or when a slot frees.
+    pub fn takes_work(&self) -> bool {
+        let serves = matches!(self.state, ReplicaState::Ready | ReplicaState::Suspect | ReplicaState::Probation);
+        serves && self.limit != Limit::Paused
+    }
 }
 
 /// One live request.
@@ -229,4 +296,21 @@ pub struct RequestView {
     pub copies: u32,
     /// Attempts so far.
     pub attempts: u32,
+    /// What is written of its answer, to be carried on, as of the end of the last attempt.
+    pub part: Option<Part>,
+}
+
+/// One running attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttemptView {
+    /// Which.
+    pub attempt: AttemptId,
+    /// Of which request.
+    pub request: RequestId,
+    /// Where it runs.
+    pub replica: ReplicaId,
+    /// Since when.
+    pub started: Timestamp,
+    /// Its first token has come.
+    pub writes: bool,
 }

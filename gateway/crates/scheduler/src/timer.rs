@@ -18,12 +18,18 @@ pub(crate) enum Timer {
     Probe(ReplicaId),
     /// What still runs on a draining replica is cancelled.
     Drain(ReplicaId),
+    /// A replica goes away for good.
+    End(ReplicaId),
     /// The earliest of a request's limits.
     Request(RequestId),
     /// A running attempt is late from then on.
     Late(AttemptId),
     /// Slots of a model that were left free on purpose are looked at again.
     Tick(ModelId),
+    /// A replica's slots are to be looked at, or a look that was not answered is given up.
+    Look(ReplicaId),
+    /// The slot of work that was broken off is given again.
+    Bound(ReplicaId),
 }
 
 #[derive(Debug, Default)]

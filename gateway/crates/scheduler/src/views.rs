@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     event::Class,
-    id::{ModelId, ReplicaId, RequestId},
-    request::Request,
+    id::{AttemptId, ModelId, ReplicaId, RequestId, TenantId},
+    request::{Attempt, Request},
     scheduler::Scheduler,
-    snapshot::{ReplicaView, RequestView, Snapshot},
+    snapshot::{AttemptView, ReplicaView, RequestView, Snapshot},
     time::Timestamp,
 };
 
@@ -22,6 +22,7 @@ impl Scheduler {
             decisions: self.tally.decisions,
             wasted: self.tally.wasted,
             waits: self.waits(now),
+            relays_down: self.pool.relays.iter().filter(|(_, relay)| relay.down).map(|(id, _)| *id).collect(),
         }
     }
 
@@ -38,6 +39,27 @@ impl Scheduler {
     /// All live requests, by id.
     pub fn requests(&self, now: Timestamp) -> Vec<RequestView> {
         self.requests.iter().map(|(id, request)| self.view(*id, request, now)).collect()
+    }
+
+    /// All running attempts, by number: a request may have several.
+    pub fn attempts(&self) -> Vec<AttemptView> {
+        let view = |(id, attempt): (&AttemptId, &Attempt)| AttemptView {
+            attempt: *id,
+            request: attempt.request,
+            replica: attempt.replica,
+            started: attempt.started,
+            writes: attempt.first_token,
+        };
+        self.attempts.iter().map(view).collect()
+    }
+
+    /// How many requests wait, by tenant and model; only those of which some do.
+    pub fn waiting_by_tenant(&self) -> BTreeMap<(TenantId, ModelId), usize> {
+        let mut waiting = BTreeMap::new();
+        for request in self.requests.values().filter(|request| request.copies().is_empty()) {
+            *waiting.entry((request.spec.tenant, request.spec.model)).or_default() += 1;
+        }
+        waiting
     }
 
     /// How many requests wait.
@@ -63,6 +85,7 @@ impl Scheduler {
             running,
             copies: copies.count() as u32,
             attempts: request.dispatches,
+            part: request.part.map(|part| part.view()),
         }
     }
 }

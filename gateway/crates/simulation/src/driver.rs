@@ -145,8 +145,8 @@ impl<W: World> Simulation<W> {
 #[cfg(test)]
 mod tests {
     use scheduler::{
-        Class, ModelId, Outcome, Prefix, RelayId, ReplicaId, ReplicaSpec, Report, RequestId, RequestSpec, RouteSet,
-        SchedulerConfig, TenantId,
+        Carry, Class, Left, ModelId, Outcome, Prefix, RelayId, Release, ReplicaId, ReplicaSpec, Report, RequestId,
+        RequestSpec, RouteSet, SchedulerConfig, TenantId,
     };
 
     use super::*;
@@ -166,7 +166,7 @@ mod tests {
         fn perform(&mut self, effect: Effect, agenda: &mut Agenda<Self::Happening>) {
             if let Effect::Dispatch { request, attempt, .. } = effect {
                 let outcome = Outcome::Success;
-                let end = Event::AttemptEnded { attempt, outcome, content_sent: true, timings: None };
+                let end = Event::AttemptEnded { attempt, outcome, left: Left::Closed, timings: None };
                 agenda.after(Duration::from_secs(10), (request, end));
             }
         }
@@ -183,6 +183,9 @@ mod tests {
             context_tokens: None,
             relay: RelayId(1),
             prior: None,
+            carries_on: false,
+            group: None,
+            release: Release::AtOnce,
         };
         simulation.tell(Event::ReplicaUp { replica, spec });
         simulation.tell(Event::ReplicaReported { replica, report: Report::Ready });
@@ -196,6 +199,7 @@ mod tests {
                 prompt_tokens: 1,
                 max_output: Some(1),
                 stream: false,
+                carry: Carry::Never,
                 body_bytes: 1,
                 prefix: Prefix::default(),
             };

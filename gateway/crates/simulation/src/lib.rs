@@ -2,8 +2,10 @@
 //! socket or a clock.
 //!
 //! From a file to figures: [`scenario`] reads it, [`workload`] draws its phones and requests, [`bounds`] says what nothing
-//! can beat, [`play`] lets a policy serve them.
+//! can beat, [`play`] lets a policy serve them. [`advice`] goes the other way: from what a scheduler measured to a scenario, played with
+//! more or fewer phones.
 
+pub mod advice;
 pub mod bounds;
 pub mod driver;
 pub mod phone;

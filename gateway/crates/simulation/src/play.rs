@@ -15,8 +15,9 @@ mod truth;
 
 use std::sync::Arc;
 
-use scheduler::Rates;
+use scheduler::{Rates, Usage};
 
+pub(crate) use self::core::rehearse;
 use self::{beliefs::Beliefs, ending::Ending, others::Way, player::Kind};
 pub use self::{
     figures::{ClassFigures, KeyFigures, Played, WasteShares},
@@ -58,6 +59,12 @@ impl<'a> Run<'a> {
             Kind::Central => others::play(self.scenario, &self.workload, &Way::Central),
         };
         tally::played(self, player, ending)
+    }
+
+    /// Lets the gateway's own policy serve it for so many seconds: what its core has measured by then over the last `window_s`
+    /// seconds, by model, and what had become of each request.
+    pub fn measure(&self, at_s: f64, window_s: f64) -> (Vec<Usage>, Vec<Progress>) {
+        core::measure(self.scenario, &self.workload, at_s, window_s)
     }
 
     /// The figures of a play that happened elsewhere, such as behind real sockets: what became of each request, by its

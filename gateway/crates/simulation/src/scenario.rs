@@ -11,7 +11,7 @@ mod length;
 
 use std::collections::BTreeMap;
 
-use scheduler::Class as Urgency;
+use scheduler::{Carry, Class as Urgency};
 use serde::{
     Deserialize, Deserializer,
     de::{Error as _, IgnoredAny, Unexpected},
@@ -55,6 +55,9 @@ pub struct Scenario {
     /// Phases in which they are slower, each kind independent of the others.
     #[serde(default, rename = "mods")]
     pub slow_phases: Vec<SlowPhase>,
+    /// How answers go on whose phone went away.
+    #[serde(default)]
+    pub continuation: Continuation,
     /// The kinds of work.
     pub classes: Vec<Class>,
     /// What its figures must be, mean over `seeds`.
@@ -138,6 +141,10 @@ pub struct PhoneClass {
     pub decode_factor: f64,
     /// Requests it takes at once.
     pub slots: usize,
+    /// Number of the model that it serves, where there are several. They are all as fast as [`Model`] says, on the reference phone.
+    /// Only players that are the gateway's core tell models apart.
+    #[serde(default, rename = "serves")]
+    pub model: u32,
 }
 
 /// How phones come and go: exponential times.
@@ -148,6 +155,22 @@ pub struct Churn {
     pub mean_up_s: f64,
     /// Mean time down.
     pub mean_down_s: f64,
+}
+
+/// How answers go on whose phone went away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Continuation {
+    /// Who may carry on what a phone has written: `never`, `same_group` or `anyone`.
+    pub by: Carry,
+    /// Into so many groups, which write alike, the phones are dealt in turn. All can carry on.
+    pub groups: u32,
+}
+
+impl Default for Continuation {
+    fn default() -> Self {
+        Self { by: Carry::Anyone, groups: 1 }
+    }
 }
 
 /// Phases of lower speed: heat, another app. Exponential times.
@@ -168,6 +191,9 @@ pub struct SlowPhase {
 pub struct Class {
     /// What it is called.
     pub name: String,
+    /// Number of the model that it is for, where phones serve several.
+    #[serde(default, rename = "for")]
+    pub model: u32,
     /// How urgent it is: 0 is interactive, 1 standard, 2 batch.
     #[serde(rename = "band", deserialize_with = "urgency")]
     pub urgency: Urgency,
@@ -261,6 +287,61 @@ pub struct Key {
 }
 
 impl Scenario {
+    /// One that is measured and not read: its phones and requests are given beside it. `seed` is always the same.
+    #[expect(clippy::too_many_arguments, reason = "each is a key of a scenario's file")]
+    pub(crate) fn given(
+        model: Model,
+        overhead_s: f64,
+        detect_s: f64,
+        horizon_s: f64,
+        phones: Phones,
+        churn: Option<Churn>,
+        continuation: Continuation,
+        classes: Vec<Class>,
+    ) -> Self {
+        Self {
+            name: "measured".to_owned(),
+            why: String::new(),
+            seed: 0,
+            horizon_s,
+            warmup_s: 0.0,
+            model,
+            detect_s,
+            overhead_s,
+            phones,
+            churn,
+            slow_phases: Vec::new(),
+            continuation,
+            classes,
+            ranges: Ranges::new(),
+            seeds: first_seed(),
+            ci: false,
+            _expect: IgnoredAny,
+            _reference: IgnoredAny,
+        }
+    }
+
+    /// The same with so many phones of a model, of the kinds that there are: those that stand at even distances when all stand in
+    /// the order of their speed.
+    #[must_use]
+    pub fn with_phones(&self, model: u32, phones: usize) -> Self {
+        let mut scenario = self.clone();
+        let kinds = self.phones.classes.iter().enumerate().filter(|(_, kind)| kind.model == model);
+        let mut all: Vec<usize> = kinds.flat_map(|(at, kind)| std::iter::repeat_n(at, kind.count)).collect();
+        let speed = |at: &usize| self.phones.classes.get(*at).map_or(0.0, |kind| kind.prefill_factor);
+        all.sort_by(|a, b| speed(a).total_cmp(&speed(b)));
+        for kind in scenario.phones.classes.iter_mut().filter(|kind| kind.model == model) {
+            kind.count = 0;
+        }
+        for number in 0..phones {
+            let stands = ((2 * number + 1) * all.len()) / (2 * phones);
+            if let Some(kind) = all.get(stands).and_then(|at| scenario.phones.classes.get_mut(*at)) {
+                kind.count += 1;
+            }
+        }
+        scenario
+    }
+
     /// Reads a scenario.
     ///
     /// # Errors

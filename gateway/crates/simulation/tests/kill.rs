@@ -1,11 +1,12 @@
 //! A third of the phones dies at once, in every way there is, while two hundred clients keep asking. No client may notice,
-//! except those whose answer had already begun.
+//! except those whose answer had already begun and may not be carried on.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use scheduler::{
-    AttemptId, Class, Effect, Event, HardFailure, ModelId, Outcome, Prefix, RelayId, ReplicaId, ReplicaSpec,
-    ReplicaState, Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, SoftFailure, TenantId,
+    AttemptId, Carry, Class, Effect, Event, GroupId, HardFailure, Left, ModelId, Outcome, Part, Prefix, RelayId,
+    Release, ReplicaId, ReplicaSpec, ReplicaState, Report, RequestId, RequestSpec, RouteSet, Scheduler,
+    SchedulerConfig, SoftFailure, TenantId,
 };
 use simulation::{
     driver::{Agenda, Simulation, World},
@@ -87,6 +88,10 @@ struct Running {
 
 struct Killing {
     rng: Rng,
+    /// Who may carry on what the dead had written, and how much they had.
+    carry: Carry,
+    written: BTreeMap<RequestId, u32>,
+    carried_on: u32,
     dead: BTreeMap<ReplicaId, Death>,
     running: BTreeMap<AttemptId, Running>,
     requests: u64,
@@ -99,6 +104,21 @@ impl Killing {
     fn probe(&mut self, replica: ReplicaId, agenda: &mut Agenda<Happening>) {
         let (report, after) = self.dead.get(&replica).map_or((Report::Ready, 50), |death| death.probe());
         agenda.after(Duration::from_millis(after), Happening::Report(replica, report));
+    }
+
+    /// What an attempt leaves of its answer.
+    fn left(&mut self, running: &Running, outcome: Outcome) -> Left {
+        let written = self.written.get(&running.request).copied();
+        match (self.carry, outcome) {
+            (_, Outcome::Success) => Left::Closed,
+            (Carry::Never, _) if running.begun => Left::Closed,
+            (by, _) if running.begun => {
+                let tokens = written.unwrap_or(0) + 1;
+                self.written.insert(running.request, tokens);
+                Left::Part(Part { tokens, seen: true, by })
+            }
+            _ => Left::Nothing,
+        }
     }
 
     fn kill(&mut self, agenda: &mut Agenda<Happening>) {
@@ -136,7 +156,8 @@ impl World for Killing {
                     deadline: None,
                     prompt_tokens: 500,
                     max_output: Some(100),
-                    stream: false,
+                    stream: self.carry != Carry::Never,
+                    carry: self.carry,
                     body_bytes: 2_000,
                     prefix: Prefix::default(),
                 };
@@ -155,9 +176,9 @@ impl World for Killing {
                     return;
                 }
                 let Some(running) = self.running.remove(&attempt) else { return };
-                let content_sent = running.begun;
-                agenda.tell(Event::AttemptEnded { attempt, outcome, content_sent, timings: None });
-                let over = outcome == Outcome::Success || content_sent;
+                let left = self.left(&running, outcome);
+                agenda.tell(Event::AttemptEnded { attempt, outcome, left, timings: None });
+                let over = outcome == Outcome::Success || left == Left::Closed;
                 if over {
                     let counter =
                         if outcome == Outcome::Success { &mut self.answered } else { &mut self.broken_streams };
@@ -177,7 +198,9 @@ impl World for Killing {
 
     fn perform(&mut self, effect: Effect, agenda: &mut Agenda<Happening>) {
         match effect {
-            Effect::Dispatch { request, attempt, replica, .. } => {
+            Effect::Dispatch { request, attempt, replica, carries_on, .. } => {
+                assert_eq!(carries_on, self.written.contains_key(&request), "{request:?} begins anew, or with nothing");
+                self.carried_on += u32::from(carries_on);
                 let running = Running { request, replica, begun: false };
                 self.running.insert(attempt, running);
                 match self.dead.get(&replica) {
@@ -200,14 +223,17 @@ impl World for Killing {
                 self.lost.push(effect);
                 agenda.after(Duration::from_millis(1), Happening::Ask);
             }
-            Effect::Cancel { .. } | Effect::Changed { .. } | Effect::Drained { .. } => {}
+            Effect::Cancel { .. } | Effect::Changed { .. } | Effect::Look { .. } | Effect::Drained { .. } => {}
         }
     }
 }
 
-fn run(seed: u64, relays: u32) -> Simulation<Killing> {
+fn run(seed: u64, relays: u32, carry: Carry) -> Simulation<Killing> {
     let world = Killing {
         rng: Rng::new(seed, "kill"),
+        carry,
+        written: BTreeMap::new(),
+        carried_on: 0,
         dead: BTreeMap::new(),
         running: BTreeMap::new(),
         requests: 0,
@@ -226,6 +252,9 @@ fn run(seed: u64, relays: u32) -> Simulation<Killing> {
             context_tokens: Some(8192),
             relay,
             prior: None,
+            carries_on: carry != Carry::Never,
+            group: (carry != Carry::Never).then_some(GroupId(1)),
+            release: Release::AtOnce,
         };
         simulation.tell(Event::ReplicaUp { replica, spec });
         simulation.agenda.after(Duration::from_millis(u64::from(id) * 100), Happening::Check(replica));
@@ -245,7 +274,7 @@ fn no_client_notices_that_a_third_of_the_phones_died_before_its_answer_began() {
     let seeds = std::env::var("HUNTGROUP_SEEDS").map_or(2, |seeds| seeds.parse().expect("a number"));
     for seed in 0..seeds.clamp(2, 100) {
         let relays = if seed % 2 == 0 { 1 } else { PHONES };
-        let simulation = run(seed, relays);
+        let simulation = run(seed, relays, Carry::Never);
         let world = &simulation.world;
         assert!(world.answered > 2_000 && world.broken_streams > 5, "{} answers", world.answered);
         assert_eq!(world.lost, [], "seed {seed}, {relays} relays, of {} requests", world.requests);
@@ -253,8 +282,21 @@ fn no_client_notices_that_a_third_of_the_phones_died_before_its_answer_began() {
 }
 
 #[test]
+fn no_client_notices_that_a_third_of_the_phones_died_in_the_middle_of_its_answer() {
+    let simulation = run(0, 1, Carry::SameGroup);
+    let world = &simulation.world;
+    assert!(
+        world.answered > 2_000 && world.carried_on > 20,
+        "{} answers, {} in parts",
+        world.answered,
+        world.carried_on
+    );
+    assert_eq!((&world.lost, world.broken_streams), (&Vec::new(), 0), "of {} requests", world.requests);
+}
+
+#[test]
 fn phones_that_return_are_all_used_again() {
-    let simulation = run(1, 1);
+    let simulation = run(1, 1, Carry::Never);
     let now = simulation.agenda.now();
     let ready = |replica: &&scheduler::ReplicaView| replica.state == ReplicaState::Ready;
     let snapshot = simulation.scheduler.snapshot(now);

@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, sync::LazyLock, time::Duration};
 
 use scheduler::{
-    AttemptId, CancelReason, ChangeReason, Class, Effect, Event, HardFailure, ModelId, Outcome, Prefix, Rates, RelayId,
-    ReplicaId, ReplicaSpec, ReplicaState, Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, Share,
-    ShedReason, SoftFailure, TenantId, Timestamp, Timings,
+    AttemptId, CancelReason, Carry, ChangeReason, Class, Effect, Event, GroupId, HardFailure, Left, Limit, ModelId,
+    Outcome, Part, Prefix, Rates, RelayId, Release, ReplicaId, ReplicaSpec, ReplicaState, Report, RequestId,
+    RequestSpec, RouteSet, Scheduler, SchedulerConfig, Share, ShedReason, SoftFailure, TenantId, Timestamp, Timings,
 };
 use simulation::{
     driver::{Agenda, Simulation, World},
@@ -25,15 +25,27 @@ enum Happening {
     Leave(RequestId),
 }
 
+const BROKEN: Outcome = Outcome::Soft(SoftFailure::Broken);
+
 /// Phones that answer, fail and vanish at random, clients that sometimes leave, and a record of it all.
 struct Noisy {
     chance: Rng,
     asked: u64,
     answered: u64,
+    carried_on: u64,
+    requests: BTreeMap<AttemptId, RequestId>,
+    written: BTreeMap<RequestId, u32>,
     recorder: Recorder<Vec<u8>>,
 }
 
 impl Noisy {
+    /// A part that was seen, longer each time.
+    fn left(&mut self, attempt: AttemptId) -> Left {
+        let tokens = self.written.entry(self.requests[&attempt]).or_default();
+        *tokens += 7;
+        Left::Part(Part { tokens: *tokens, seen: true, by: Carry::SameGroup })
+    }
+
     fn spec(&mut self) -> RequestSpec {
         let shared = self.chance.below(3) as u64;
         let own = self.chance.bits();
@@ -46,6 +58,7 @@ impl Noisy {
             prompt_tokens: 500 + self.chance.below(3000) as u32,
             max_output: Some(100),
             stream: self.chance.chance(0.5),
+            carry: Carry::SameGroup,
             body_bytes: 4000,
             prefix: Prefix::new((0..20).map(|cut| if cut < 15 { shared << 32 | cut } else { own ^ cut })),
         }
@@ -83,7 +96,8 @@ impl World for Noisy {
                     cached_tokens: 480,
                     by_engine: true,
                 });
-                agenda.tell(Event::AttemptEnded { attempt, outcome, content_sent: false, timings });
+                let left = if outcome == BROKEN { self.left(attempt) } else { Left::Nothing };
+                agenda.tell(Event::AttemptEnded { attempt, outcome, left, timings });
             }
             Happening::Report(replica, report) => agenda.tell(Event::ReplicaReported { replica, report }),
             Happening::Leave(request) => agenda.tell(Event::RequestAbandoned { request }),
@@ -93,13 +107,16 @@ impl World for Noisy {
     fn perform(&mut self, effect: Effect, agenda: &mut Agenda<Happening>) {
         self.recorder.effect(&effect).expect("memory takes it");
         match effect {
-            Effect::Dispatch { attempt, .. } => {
+            Effect::Dispatch { request, attempt, carries_on, .. } => {
+                self.requests.insert(attempt, request);
+                self.carried_on += u64::from(carries_on);
                 let (outcome, length) = match self.chance.below(20) {
                     0 => (Outcome::Hard(HardFailure::Connect), 0.01),
                     1 => (Outcome::Soft(SoftFailure::Busy { retry_after: Some(Duration::from_millis(1500)) }), 0.02),
+                    2 => (BROKEN, 4.0),
                     _ => (Outcome::Success, 4.0 + self.chance.exponential(4.0)),
                 };
-                if outcome == Outcome::Success {
+                if matches!(outcome, Outcome::Success | BROKEN) {
                     agenda.after(Duration::from_secs_f64(length / 4.0), Happening::Read(attempt));
                     agenda.after(Duration::from_secs_f64(length / 2.0), Happening::FirstToken(attempt));
                 }
@@ -127,6 +144,7 @@ struct Run {
     record: String,
     /// Answers that phones gave.
     answered: u64,
+    carried_on: u64,
     /// The scheduler's counters in the end.
     counters: (Vec<u64>, Vec<f64>),
     /// Requests under way in the end.
@@ -146,7 +164,9 @@ fn run(seed: u64) -> Run {
     };
     config.queue.max_age = [Some(Duration::from_secs(40)), Some(Duration::from_secs(60)), None];
     let recorder = Recorder::new(Vec::new(), &config, seed).expect("memory takes it");
-    let world = Noisy { chance: Rng::new(seed, "noise"), asked: 0, answered: 0, recorder };
+    let (requests, written) = (BTreeMap::new(), BTreeMap::new());
+    let chance = Rng::new(seed, "noise");
+    let world = Noisy { chance, asked: 0, answered: 0, carried_on: 0, requests, written, recorder };
     let mut simulation = Simulation::new(Scheduler::new(config, seed), world);
     for replica in (1..=REPLICAS).map(ReplicaId) {
         let spec = ReplicaSpec {
@@ -156,6 +176,9 @@ fn run(seed: u64) -> Run {
             context_tokens: Some(8192),
             relay: RelayId(1),
             prior: (replica.0 > 2).then_some(Rates { prefill: 1000.0 / f64::from(replica.0), decode: 0.1 + 0.2 }),
+            carries_on: true,
+            group: Some(GroupId(u64::MAX)),
+            release: Release::AtOnce,
         };
         simulation.tell(Event::ReplicaUp { replica, spec });
     }
@@ -166,6 +189,7 @@ fn run(seed: u64) -> Run {
     Run {
         record: String::from_utf8(world.recorder.into_inner()).expect("text"),
         answered: world.answered,
+        carried_on: world.carried_on,
         counters: (snapshot.decisions.to_vec(), snapshot.wasted.to_vec()),
         live: scheduler.requests(agenda.now()).len() as u64,
     }
@@ -192,7 +216,10 @@ fn a_recorded_run_is_played_again_effect_by_effect() {
     assert_eq!(ended + sum(|class| class.unfinished), REQUESTS);
     assert_eq!(sum(|class| class.unfinished), run.live);
     assert!(sum(|class| class.answered) > REQUESTS / 2 && sum(|class| class.answered) <= run.answered);
-    assert!(sum(|class| class.abandoned) > 0 && again.peak_waiting > 0, "a run in which hardly anything happens");
+    assert!(
+        run.carried_on > 10 && sum(|class| class.abandoned) > 0 && again.peak_waiting > 0,
+        "a run in which hardly anything happens"
+    );
     for class in &again.classes {
         assert_eq!(class.completion.len() as u64, class.answered);
         assert_eq!(class.ttft.len(), class.completion.len(), "every answer of these phones begins before it ends");
@@ -303,7 +330,7 @@ fn settings_and_fingerprints_come_back_as_they_were() {
 fn whatever_can_be_told_or_wanted_comes_back_as_it_was() {
     let (attempt, request, replica) = (AttemptId(u64::MAX), RequestId(2), ReplicaId(3));
     let ended =
-        |outcome| Event::AttemptEnded { attempt, outcome, content_sent: true, timings: Some(Timings::default()) };
+        |outcome| Event::AttemptEnded { attempt, outcome, left: Left::Closed, timings: Some(Timings::default()) };
     let soft = |failure| ended(Outcome::Soft(failure));
     let reported = |report| Event::ReplicaReported { replica, report };
     let nothing = ReplicaSpec {
@@ -313,12 +340,21 @@ fn whatever_can_be_told_or_wanted_comes_back_as_it_was() {
         context_tokens: None,
         relay: RelayId(0),
         prior: None,
+        carries_on: false,
+        group: None,
+        release: Release::AtOnce,
     };
     let events = [
         Event::RequestAbandoned { request },
         Event::Progress { attempt, read_tokens: 1, cached_tokens: 0 },
         Event::FirstToken { attempt },
-        Event::AttemptEnded { attempt, outcome: Outcome::Success, content_sent: false, timings: None },
+        Event::AttemptEnded { attempt, outcome: Outcome::Success, left: Left::Nothing, timings: None },
+        Event::AttemptEnded {
+            attempt,
+            outcome: BROKEN,
+            left: Left::Part(Part { tokens: u32::MAX, seen: true, by: Carry::Anyone }),
+            timings: None,
+        },
         ended(Outcome::Hard(HardFailure::Connect)),
         ended(Outcome::Hard(HardFailure::Tls)),
         ended(Outcome::Hard(HardFailure::Reset)),
@@ -336,6 +372,7 @@ fn whatever_can_be_told_or_wanted_comes_back_as_it_was() {
         reported(Report::Ready),
         reported(Report::Loading),
         reported(Report::Misconfigured),
+        reported(Report::Unproven),
         reported(Report::Unreachable),
         reported(Report::Failing),
         reported(Report::TimedOut),
@@ -343,6 +380,11 @@ fn whatever_can_be_told_or_wanted_comes_back_as_it_was() {
         Event::DrainReplica { replica, deadline: Some(Timestamp::NEVER) },
         Event::DrainReplica { replica, deadline: None },
         Event::UndrainReplica { replica },
+        Event::ReplicaLimited { replica, limit: Limit::None },
+        Event::ReplicaLimited { replica, limit: Limit::Fewer },
+        Event::ReplicaLimited { replica, limit: Limit::Paused },
+        Event::ReplicaEnding { replica, at: Some(Timestamp(7)) },
+        Event::ReplicaEnding { replica, at: None },
         Event::Configured { config: SchedulerConfig::default() },
     ];
     for event in events {
@@ -350,7 +392,7 @@ fn whatever_can_be_told_or_wanted_comes_back_as_it_was() {
         assert_eq!(serde_json::from_str::<Event>(&text).expect("the same"), event, "{text}");
     }
     let effects = [
-        Effect::Dispatch { request, attempt, replica, number: 1, hedge: true },
+        Effect::Dispatch { request, attempt, replica, number: 1, hedge: true, carries_on: true },
         Effect::Cancel { attempt, request, why: CancelReason::HedgeLost },
         Effect::Reject { request, reason: ShedReason::Hopeless, retry_after: Duration::from_nanos(1_500_000_001) },
         Effect::Changed {
@@ -358,6 +400,12 @@ fn whatever_can_be_told_or_wanted_comes_back_as_it_was() {
             from: ReplicaState::Joining,
             to: ReplicaState::Ready,
             why: ChangeReason::PoolProtection,
+        },
+        Effect::Changed {
+            replica,
+            from: ReplicaState::Quarantine,
+            to: ReplicaState::Draining,
+            why: ChangeReason::Ending,
         },
         Effect::Probe { replica },
         Effect::Drained { replica },

@@ -28,7 +28,21 @@ fn phone(url: &str) -> NewReplica {
         },
         api_key: Some(ReplicaSecret("phone-secret".into())),
         source: ReplicaSource::Admin,
+        origin: None,
     }
+}
+
+/// One that announced itself.
+fn announced(url: &str, key: char, at: u64) -> NewReplica {
+    let origin = Origin {
+        deployment: Some("Acurast:5Grw:4711".into()),
+        processor: Some("5Fphone".into()),
+        public_key: Some(String::from(key).repeat(64)),
+        pin: Some("b".repeat(64)),
+        verification: Verification::Signed,
+        announced: Some(UnixMillis(at)),
+    };
+    NewReplica { source: ReplicaSource::Registration, origin: Some(origin), ..phone(url) }
 }
 
 fn a_key(digest: u8) -> NewKey {
@@ -140,6 +154,67 @@ fn the_last_measured_speed_is_kept_as_long_as_its_replica(store: &Store) {
     assert_eq!(actions(store), ["replica.add", "replica.update", "replica.remove"], "measuring is nobody's change");
 }
 
+fn who_a_replica_is_comes_back_and_an_operators_word_leaves_it(store: &Store) {
+    let record = store.put_replica(by(1), announced("https://a.acu.run", 'a', 1)).unwrap().into_inner();
+    assert_eq!(Some(record.origin.clone()), announced("https://a.acu.run", 'a', 1).origin);
+    assert_eq!((record.proven, store.replica(record.id).unwrap()), (None, record.clone()));
+    let stated = NewReplica { name: "anew".into(), ..phone("https://a.acu.run") };
+    assert_eq!(store.put_replica(by(2), stated).unwrap().record().origin, record.origin);
+    let twin = store.put_replica(by(3), announced("https://b.acu.run", 'a', 3));
+    assert!(matches!(twin, Err(StoreError::Failed(_))), "a key is one phone's: {twin:?}");
+    assert_eq!(store.replicas().unwrap().len(), 1);
+}
+
+fn that_a_replica_announced_itself_again_is_kept_and_no_change(store: &Store) {
+    let first = store.put_replica(by(1), announced("https://a.acu.run", 'a', 1)).unwrap().into_inner();
+    let again = store.put_replica(by(2), announced("https://a.acu.run", 'a', 2)).unwrap();
+    assert!(!again.changed());
+    let kept = store.replica(first.id).unwrap();
+    assert_eq!((kept.origin.announced, kept.updated), (Some(UnixMillis(2)), UnixMillis(1)));
+    assert_eq!(actions(store), ["replica.add"]);
+}
+
+fn a_moved_replica_keeps_its_number_its_speeds_and_its_drain_and_has_to_prove_itself_again(store: &Store) {
+    let id = store.put_replica(by(1), announced("https://a.acu.run", 'a', 1)).unwrap().into_inner().id;
+    let speed = Speed {
+        replica: id,
+        models: vec!["qwen".into()],
+        prefill_rate: Some(80.0),
+        decode_rate: None,
+        measured: UnixMillis(2),
+    };
+    store.put_speeds(vec![speed.clone()]).unwrap();
+    store.set_drained(by(3), id, true).unwrap();
+    assert!(store.set_proven(by(4), id, Some(UnixMillis(4))).unwrap().changed());
+    assert!(!store.set_proven(by(5), id, Some(UnixMillis(4))).unwrap().changed());
+    let moved = store.move_replica(by(6), id, announced("https://b.acu.run", 'a', 6)).unwrap();
+    let Put::Updated(moved) = moved else { panic!("{moved:?}") };
+    assert_eq!((moved.id, moved.url.as_str(), moved.drained), (id, "https://b.acu.run", true));
+    assert_eq!((moved.proven, moved.created), (None, UnixMillis(1)));
+    assert_eq!(store.replicas().unwrap(), [moved]);
+    assert_eq!(store.speeds().unwrap(), [speed]);
+    assert_eq!(actions(store), ["replica.add", "replica.drain", "replica.prove", "replica.move"]);
+    let detail = &store.audit(None, 1).unwrap()[0].detail;
+    assert_eq!(detail["url"], json!({"from": "https://a.acu.run", "to": "https://b.acu.run"}));
+    assert_eq!(detail.as_object().unwrap().len(), 2, "the address and what it proved: {detail}");
+    let nobody = store.move_replica(by(7), 999, announced("https://c.acu.run", 'c', 7));
+    assert_eq!(nobody, Err(StoreError::UnknownReplica(999)));
+    assert_eq!(store.set_proven(by(8), 999, None), Err(StoreError::UnknownReplica(999)));
+}
+
+fn a_replica_takes_the_address_of_another_one_only_with_its_place(store: &Store) {
+    let first = store.put_replica(by(1), announced("https://a.acu.run", 'a', 1)).unwrap().into_inner().id;
+    let second = store.put_replica(by(1), phone("https://b.acu.run")).unwrap().into_inner().id;
+    assert!(store.move_replica(by(2), first, announced("https://b.acu.run", 'a', 2)).is_err());
+    assert_eq!(store.replica(first).unwrap().url, "https://a.acu.run");
+    let unknown = store.move_replica_over(by(3), 999, second, announced("https://b.acu.run", 'a', 3));
+    assert_eq!(unknown, Err(StoreError::UnknownReplica(999)));
+    assert!(store.replica(second).is_ok(), "both or neither");
+    let over = store.move_replica_over(by(4), first, second, announced("https://b.acu.run", 'a', 4)).unwrap();
+    assert_eq!((over.record().id, store.replicas().unwrap().len()), (first, 1));
+    assert_eq!(actions(store), ["replica.add", "replica.add", "replica.remove", "replica.move"]);
+}
+
 fn many_replicas_are_put_in_one_go(store: &Store) {
     let all: Vec<NewReplica> = (0..1_000).map(|n| phone(&format!("https://{n}.acu.run"))).collect();
     let put = store.put_replicas(by(1), all.clone()).unwrap();
@@ -227,6 +302,10 @@ macro_rules! implementations {
             a_patch_changes_what_it_names_and_takes_statements_back,
             a_removed_number_is_never_given_again,
             the_last_measured_speed_is_kept_as_long_as_its_replica,
+            who_a_replica_is_comes_back_and_an_operators_word_leaves_it,
+            that_a_replica_announced_itself_again_is_kept_and_no_change,
+            a_moved_replica_keeps_its_number_its_speeds_and_its_drain_and_has_to_prove_itself_again,
+            a_replica_takes_the_address_of_another_one_only_with_its_place,
             many_replicas_are_put_in_one_go,
             a_key_is_made_listed_and_revoked_once,
             the_first_pepper_stays,

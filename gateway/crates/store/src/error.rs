@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::batch::BatchState;
+
 /// Why the store did not do it. The change was not made, unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -56,6 +58,50 @@ pub enum StoreError {
     /// A key with this digest exists.
     #[error("that key exists")]
     DuplicateKey,
+    /// No file of this tenant that can be read has this id.
+    #[error("no file {0}")]
+    UnknownFile(String),
+    /// No batch of this tenant has this id.
+    #[error("no batch {0}")]
+    UnknownBatch(String),
+    /// The tenant has as many batches that have not ended as it may have.
+    #[error("{0} batches have not ended, which is the limit")]
+    TooManyOpen(u32),
+    /// The idempotency key has made another batch.
+    #[error("that idempotency key has made another batch")]
+    KeyReused,
+    /// The batch has come too far for it.
+    #[error("the batch is {} already", .0.name())]
+    WrongState(BatchState),
+    /// What was claimed is another's by now, or nobody's: the lease ran out, or it was given back or ended.
+    #[error("the claim was lost; register anew, and give up what was claimed")]
+    LostClaim,
+}
+
+impl StoreError {
+    /// The database could not do its part, whatever was asked of it.
+    pub const fn is_of_the_database(&self) -> bool {
+        match self {
+            Self::Foreign(_)
+            | Self::Newer { .. }
+            | Self::Corrupt(_)
+            | Self::Unopened { .. }
+            | Self::Full
+            | Self::Gone(_)
+            | Self::Busy
+            | Self::Failed(_)
+            | Self::Closed => true,
+            Self::UnknownReplica(_)
+            | Self::UnknownKey(_)
+            | Self::DuplicateKey
+            | Self::UnknownFile(_)
+            | Self::UnknownBatch(_)
+            | Self::TooManyOpen(_)
+            | Self::KeyReused
+            | Self::WrongState(_)
+            | Self::LostClaim => false,
+        }
+    }
 }
 
 impl From<rusqlite::Error> for StoreError {

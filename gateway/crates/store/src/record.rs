@@ -1,12 +1,19 @@
 //! The facts that are kept, as types.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 /// A moment of the wall clock: milliseconds since 1970-01-01T00:00:00Z.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct UnixMillis(pub u64);
+
+impl UnixMillis {
+    /// So much later.
+    pub fn after(self, length: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(length.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
 
 /// Who makes a change, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,11 +81,13 @@ pub enum ReplicaSource {
     Import,
     /// The phone itself.
     Registration,
+    /// The chain that deployments are written on.
+    Chain,
 }
 
 impl ReplicaSource {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Config, Self::Flag, Self::Admin, Self::Import, Self::Registration];
+    pub const ALL: [Self; 6] = [Self::Config, Self::Flag, Self::Admin, Self::Import, Self::Registration, Self::Chain];
 
     /// The name in the database and the admin API.
     pub const fn name(self) -> &'static str {
@@ -88,8 +97,56 @@ impl ReplicaSource {
             Self::Admin => "admin",
             Self::Import => "import",
             Self::Registration => "registration",
+            Self::Chain => "chain",
         }
     }
+}
+
+/// How well it is known who a replica is. Ordered: the least first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verification {
+    /// Nobody but the operator has said anything.
+    #[default]
+    None,
+    /// It knew the registration token.
+    Token,
+    /// It signed what it said with the key that is its name.
+    Signed,
+    /// The same, with the key that the chain lists for its deployment and processor.
+    Assigned,
+}
+
+impl Verification {
+    /// All of them, the least first.
+    pub const ALL: [Self; 4] = [Self::None, Self::Token, Self::Signed, Self::Assigned];
+
+    /// The name in the database, the configuration and the admin API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Token => "token",
+            Self::Signed => "signed",
+            Self::Assigned => "assigned",
+        }
+    }
+}
+
+/// Who a replica is, whatever its address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The job that it runs, such as `Acurast:5Grw…:4711`.
+    pub deployment: Option<String>,
+    /// The phone's address on the chain.
+    pub processor: Option<String>,
+    /// Its Ed25519 key: 64 hex digits, in lower case. No two replicas have the same.
+    pub public_key: Option<String>,
+    /// What its certificate must carry: SHA-256 of the SubjectPublicKeyInfo, 64 hex digits, in lower case.
+    pub pin: Option<String>,
+    /// How well that is known.
+    pub verification: Verification,
+    /// When it last announced itself; of what it signed, the signed moment.
+    pub announced: Option<UnixMillis>,
 }
 
 /// What was stated about a replica. What was not is found by probing, and not kept.
@@ -129,6 +186,8 @@ pub struct NewReplica {
     pub api_key: Option<ReplicaSecret>,
     /// Where it comes from.
     pub source: ReplicaSource,
+    /// Who it is; `None` leaves what is known of that.
+    pub origin: Option<Origin>,
 }
 
 /// A replica.
@@ -148,6 +207,10 @@ pub struct ReplicaRecord {
     pub drained: bool,
     /// Where it came from, last.
     pub source: ReplicaSource,
+    /// Who it is.
+    pub origin: Origin,
+    /// When it proved at this address that it answers as it should; `None`: not yet.
+    pub proven: Option<UnixMillis>,
     /// When it was added.
     pub created: UnixMillis,
     /// When it was last changed.

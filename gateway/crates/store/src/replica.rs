@@ -7,20 +7,19 @@ use crate::{
     audit,
     error::StoreError,
     record::{
-        By, NewReplica, Put, ReplicaPatch, ReplicaRecord, ReplicaSecret, ReplicaSource, StatedFields, UnixMillis,
+        By, NewReplica, Origin, Put, ReplicaPatch, ReplicaRecord, ReplicaSecret, ReplicaSource, StatedFields,
+        UnixMillis, Verification,
     },
     speed,
 };
 
 const COLUMNS: &str = "id, url, name, models, slots, context_tokens, dialect, labels, expires_at, cost_acu_per_day, \
-                       api_key, drained, source, created, updated, prefill_rate, decode_rate";
+                       api_key, drained, source, created, updated, prefill_rate, decode_rate, deployment, processor, \
+                       public_key, pin, verification, announced, proven";
 
 fn from_row(row: &Row<'_>) -> rusqlite::Result<ReplicaRecord> {
-    let source: String = row.get(12)?;
-    let source = ReplicaSource::ALL.into_iter().find(|known| known.name() == source).ok_or_else(|| {
-        let why = format!("no source is called {source:?}");
-        rusqlite::Error::FromSqlConversionFailure(12, rusqlite::types::Type::Text, why.into())
-    })?;
+    let source = named(row, 12, &ReplicaSource::ALL, |source| source.name())?;
+    let verification = named(row, 21, &Verification::ALL, |level| level.name())?;
     Ok(ReplicaRecord {
         id: row.get(0)?,
         url: row.get(1)?,
@@ -41,6 +40,24 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<ReplicaRecord> {
         source,
         created: UnixMillis(row.get(13)?),
         updated: UnixMillis(row.get(14)?),
+        origin: Origin {
+            deployment: row.get(17)?,
+            processor: row.get(18)?,
+            public_key: row.get(19)?,
+            pin: row.get(20)?,
+            verification,
+            announced: row.get::<_, Option<u64>>(22)?.map(UnixMillis),
+        },
+        proven: row.get::<_, Option<u64>>(23)?.map(UnixMillis),
+    })
+}
+
+/// Reads a column that has the name of one of `all`.
+fn named<T: Copy>(row: &Row<'_>, column: usize, all: &[T], name: impl Fn(T) -> &'static str) -> rusqlite::Result<T> {
+    let text = row.get_ref(column)?.as_str()?;
+    all.iter().copied().find(|known| name(*known) == text).ok_or_else(|| {
+        let why = format!("nothing is called {text:?} there");
+        rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, why.into())
     })
 }
 
@@ -64,17 +81,30 @@ pub(crate) fn by_id(connection: &Connection, id: u32) -> Result<ReplicaRecord, S
 
 /// Adds a replica, or states the one at that address anew; whether it is drained stays as it is.
 pub(crate) fn put(connection: &Connection, by: &By, new: NewReplica) -> Result<Put<ReplicaRecord>, StoreError> {
-    let NewReplica { url, name, stated, api_key, source } = new;
+    let NewReplica { url, name, stated, api_key, source, origin } = new;
     if let Some(old) = by_url(connection, &url)? {
-        let wanted = ReplicaRecord { name, stated, api_key, source, ..old.clone() };
+        let origin = origin.unwrap_or_else(|| old.origin.clone());
+        let wanted = ReplicaRecord { name, stated, api_key, source, origin, ..old.clone() };
         return write(connection, by, "replica.update", &old, wanted);
     }
-    let blank =
-        ReplicaRecord { id: 0, url, name, stated, api_key, drained: false, source, created: by.at, updated: by.at };
+    let blank = ReplicaRecord {
+        id: 0,
+        url,
+        name,
+        stated,
+        api_key,
+        drained: false,
+        source,
+        origin: origin.unwrap_or_default(),
+        proven: None,
+        created: by.at,
+        updated: by.at,
+    };
     let mut statement = connection.prepare_cached(
         "INSERT INTO replicas (url, name, models, slots, context_tokens, dialect, labels, expires_at, \
-         cost_acu_per_day, api_key, drained, source, created, updated, prefill_rate, decode_rate) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?12, ?13, ?14)",
+         cost_acu_per_day, api_key, drained, source, created, updated, prefill_rate, decode_rate, \
+         deployment, processor, public_key, pin, verification, announced) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)",
     )?;
     let stated = &blank.stated;
     let id = statement.insert(params![
@@ -92,6 +122,12 @@ pub(crate) fn put(connection: &Connection, by: &By, new: NewReplica) -> Result<P
         by.at.0,
         stated.prefill_rate,
         stated.decode_rate,
+        blank.origin.deployment,
+        blank.origin.processor,
+        blank.origin.public_key,
+        blank.origin.pin,
+        blank.origin.verification.name(),
+        blank.origin.announced.map(|at| at.0),
     ])?;
     let id = u32::try_from(id).map_err(|_| StoreError::Failed("no replica numbers are left".into()))?;
     let record = ReplicaRecord { id, ..blank };
@@ -136,6 +172,34 @@ pub(crate) fn set_drained(
     write(connection, by, action, &old, ReplicaRecord { drained, ..old.clone() })
 }
 
+/// Another address for the same replica: its number, its speeds and whether it is drained stay. What it proved, it proved
+/// of the address before.
+pub(crate) fn relocate(
+    connection: &Connection,
+    by: &By,
+    id: u32,
+    new: NewReplica,
+) -> Result<Put<ReplicaRecord>, StoreError> {
+    let old = by_id(connection, id)?;
+    let NewReplica { url, name, stated, api_key, source, origin } = new;
+    let proven = old.proven.filter(|_| old.url == url);
+    let origin = origin.unwrap_or_else(|| old.origin.clone());
+    let wanted = ReplicaRecord { url, name, stated, api_key, source, origin, proven, ..old.clone() };
+    write(connection, by, "replica.move", &old, wanted)
+}
+
+/// Notes when a replica proved itself at the address that it has, or that it has to do so again.
+pub(crate) fn set_proven(
+    connection: &Connection,
+    by: &By,
+    id: u32,
+    proven: Option<UnixMillis>,
+) -> Result<Put<ReplicaRecord>, StoreError> {
+    let old = by_id(connection, id)?;
+    let action = if proven.is_some() { "replica.prove" } else { "replica.doubt" };
+    write(connection, by, action, &old, ReplicaRecord { proven, ..old.clone() })
+}
+
 /// Forgets a replica; its number is not given again. `None`: there was none.
 pub(crate) fn remove(connection: &Connection, by: &By, id: u32) -> Result<Option<ReplicaRecord>, StoreError> {
     let old = match by_id(connection, id) {
@@ -148,7 +212,7 @@ pub(crate) fn remove(connection: &Connection, by: &By, id: u32) -> Result<Option
     Ok(Some(old))
 }
 
-/// Writes a changed record with its audit row, or nothing if nothing changed.
+/// Writes a changed record with its audit row, or nothing if nothing changed. That it announced itself again is no change.
 fn write(
     connection: &Connection,
     by: &By,
@@ -159,11 +223,14 @@ fn write(
     if *old == wanted {
         return Ok(Put::Unchanged(wanted));
     }
-    let new = ReplicaRecord { updated: by.at, ..wanted };
+    let difference = difference(old, &wanted);
+    let is_news = difference.as_object().is_some_and(|fields| !fields.is_empty());
+    let new = ReplicaRecord { updated: if is_news { by.at } else { old.updated }, ..wanted };
     let mut statement = connection.prepare_cached(
         "UPDATE replicas SET name = ?2, models = ?3, slots = ?4, context_tokens = ?5, dialect = ?6, labels = ?7, \
          expires_at = ?8, cost_acu_per_day = ?9, api_key = ?10, drained = ?11, source = ?12, updated = ?13, \
-         prefill_rate = ?14, decode_rate = ?15 WHERE id = ?1",
+         prefill_rate = ?14, decode_rate = ?15, url = ?16, deployment = ?17, processor = ?18, public_key = ?19, \
+         pin = ?20, verification = ?21, announced = ?22, proven = ?23 WHERE id = ?1",
     )?;
     let stated = &new.stated;
     statement.execute(params![
@@ -182,8 +249,19 @@ fn write(
         new.updated.0,
         stated.prefill_rate,
         stated.decode_rate,
+        new.url,
+        new.origin.deployment,
+        new.origin.processor,
+        new.origin.public_key,
+        new.origin.pin,
+        new.origin.verification.name(),
+        new.origin.announced.map(|at| at.0),
+        new.proven.map(|at| at.0),
     ])?;
-    audit::write(connection, by, action, &target(new.id), &difference(old, &new))?;
+    if !is_news {
+        return Ok(Put::Unchanged(new));
+    }
+    audit::write(connection, by, action, &target(new.id), &difference)?;
     Ok(Put::Updated(new))
 }
 
@@ -201,6 +279,12 @@ fn shown(record: &ReplicaRecord) -> Map<String, Value> {
     fields.insert("name".into(), json!(record.name));
     fields.insert("drained".into(), json!(record.drained));
     fields.insert("source".into(), json!(record.source.name()));
+    fields.insert("deployment".into(), json!(record.origin.deployment));
+    fields.insert("processor".into(), json!(record.origin.processor));
+    fields.insert("public_key".into(), json!(record.origin.public_key));
+    fields.insert("pin".into(), json!(record.origin.pin));
+    fields.insert("verification".into(), json!(record.origin.verification.name()));
+    fields.insert("proven".into(), json!(record.proven));
     fields.insert("api_key".into(), if record.api_key.is_some() { json!("***") } else { Value::Null });
     fields
 }

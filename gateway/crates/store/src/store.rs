@@ -8,8 +8,8 @@ use crate::{
     audit,
     error::StoreError,
     key, open,
-    record::{AuditRecord, By, KeyRecord, NewKey, NewReplica, Put, ReplicaPatch, ReplicaRecord, Speed},
-    replica, speed,
+    record::{AuditRecord, By, KeyRecord, NewKey, NewReplica, Put, ReplicaPatch, ReplicaRecord, Speed, UnixMillis},
+    replica, schema, speed,
     writer::Writer,
 };
 
@@ -34,7 +34,7 @@ impl Store {
         if path.as_os_str() == ":memory:" {
             return Self::in_memory();
         }
-        let (connection, file) = (open::open_file(path)?, open::OpenedFile::at(path)?);
+        let (connection, file) = (open::open_file(path, &schema::STATE)?, open::OpenedFile::at(path)?);
         Ok(Self { writer: Arc::new(Writer::start(connection, Some(file))?) })
     }
 
@@ -43,7 +43,17 @@ impl Store {
     /// # Errors
     /// There is no memory or thread for it.
     pub fn in_memory() -> Result<Self, StoreError> {
-        Ok(Self { writer: Arc::new(Writer::start(open::open_memory()?, None)?) })
+        Ok(Self { writer: Arc::new(Writer::start(open::open_memory(&schema::STATE)?, None)?) })
+    }
+
+    /// Whether the database did its part in the last call.
+    pub fn is_well(&self) -> bool {
+        self.writer.is_well()
+    }
+
+    /// Calls in which the database did not do its part, since it was opened.
+    pub fn failures(&self) -> u64 {
+        self.writer.failures()
     }
 
     /// All replicas, by number.
@@ -92,6 +102,40 @@ impl Store {
     /// `UnknownReplica`; the database failed.
     pub fn set_drained(&self, by: By, id: u32, drained: bool) -> Result<Put<ReplicaRecord>, StoreError> {
         self.writer.call(move |transaction| replica::set_drained(transaction, &by, id, drained))
+    }
+
+    /// Another address for the same replica, and what is stated with it: its number, its speeds and whether it is drained
+    /// stay; it has to prove itself again.
+    ///
+    /// # Errors
+    /// `UnknownReplica`; another replica has that address or key, or the database failed.
+    pub fn move_replica(&self, by: By, id: u32, new: NewReplica) -> Result<Put<ReplicaRecord>, StoreError> {
+        self.writer.call(move |transaction| replica::relocate(transaction, &by, id, new))
+    }
+
+    /// Moves a replica to the address of another one, which is forgotten: both or neither.
+    ///
+    /// # Errors
+    /// `UnknownReplica`; another replica has that key, or the database failed.
+    pub fn move_replica_over(
+        &self,
+        by: By,
+        id: u32,
+        other: u32,
+        new: NewReplica,
+    ) -> Result<Put<ReplicaRecord>, StoreError> {
+        self.writer.call(move |transaction| {
+            replica::remove(transaction, &by, other)?;
+            replica::relocate(transaction, &by, id, new)
+        })
+    }
+
+    /// Notes when a replica proved itself at its address; `None`: it has to do so again.
+    ///
+    /// # Errors
+    /// `UnknownReplica`; the database failed.
+    pub fn set_proven(&self, by: By, id: u32, proven: Option<UnixMillis>) -> Result<Put<ReplicaRecord>, StoreError> {
+        self.writer.call(move |transaction| replica::set_proven(transaction, &by, id, proven))
     }
 
     /// Forgets a replica; its number is not given again. `None`: there was none.

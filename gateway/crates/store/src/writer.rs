@@ -6,7 +6,10 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::mpsc::{Receiver, SyncSender, sync_channel},
+    sync::{
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
     thread::JoinHandle,
 };
 
@@ -67,6 +70,10 @@ where
 pub(crate) struct Writer {
     calls: Option<SyncSender<Box<dyn Call>>>,
     thread: Option<JoinHandle<()>>,
+    /// The last call failed by the database's fault.
+    failing: AtomicBool,
+    /// Calls that failed by the database's fault.
+    failures: AtomicU64,
 }
 
 impl Writer {
@@ -77,7 +84,17 @@ impl Writer {
             .name("store".into())
             .spawn(move || work(connection, file.as_ref(), &waiting))
             .map_err(|error| StoreError::Failed(error.to_string()))?;
-        Ok(Self { calls: Some(calls), thread: Some(thread) })
+        Ok(Self {
+            calls: Some(calls),
+            thread: Some(thread),
+            failing: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
+        })
+    }
+
+    /// A way to no thread: every call is answered with `Closed`.
+    pub(crate) const fn closed() -> Self {
+        Self { calls: None, thread: None, failing: AtomicBool::new(false), failures: AtomicU64::new(0) }
     }
 
     /// Runs `body` in a transaction and returns once that is durable.
@@ -88,8 +105,24 @@ impl Writer {
         let (answer, answered) = sync_channel(1);
         let call = Box::new(Pending { body: Some(body), result: None, answer });
         let calls = self.calls.as_ref().ok_or(StoreError::Closed)?;
-        calls.send(call).map_err(|_| StoreError::Closed)?;
-        answered.recv().unwrap_or(Err(StoreError::Closed))
+        let result = match calls.send(call) {
+            Ok(()) => answered.recv().unwrap_or(Err(StoreError::Closed)),
+            Err(_) => Err(StoreError::Closed),
+        };
+        let failed = result.as_ref().is_err_and(StoreError::is_of_the_database);
+        self.failing.store(failed, Ordering::Relaxed);
+        self.failures.fetch_add(u64::from(failed), Ordering::Relaxed);
+        result
+    }
+
+    /// Whether the last call got what the database owes it.
+    pub(crate) fn is_well(&self) -> bool {
+        self.calls.is_some() && !self.failing.load(Ordering::Relaxed)
+    }
+
+    /// Calls that did not get what the database owes them. Those to no thread are not among them: there was no database to fail.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
     }
 }
 
@@ -122,6 +155,12 @@ fn run_group(connection: &mut Connection, group: &mut [Box<dyn Call>]) -> Result
         let run = catch_unwind(AssertUnwindSafe(|| call.run(&mut savepoint)));
         if matches!(run, Ok(Ok(()))) {
             savepoint.commit()?;
+        } else if savepoint.is_autocommit() {
+            // A full disk ends the whole transaction, and what the other calls did with it.
+            return match run {
+                Ok(Err(error)) => Err(error),
+                _ => Err(StoreError::Closed),
+            };
         } else {
             savepoint.finish()?; // rolls back
         }
@@ -213,8 +252,38 @@ mod tests {
         let write = || writer.call(|savepoint| Ok(savepoint.execute("INSERT INTO t VALUES (zeroblob(100000))", [])?));
         limit(4).unwrap();
         assert_eq!(write(), Err(StoreError::Full));
+        assert_eq!((writer.is_well(), writer.failures()), (false, 1));
         limit(1_000_000).unwrap();
         assert_eq!(write(), Ok(1));
+        let refused: Result<(), _> = writer.call(|_| Err(StoreError::UnknownKey(7)));
+        assert_eq!(refused, Err(StoreError::UnknownKey(7)));
+        assert_eq!((writer.is_well(), writer.failures()), (true, 1), "a refusal is no failure");
         assert_eq!(count(&writer), 1);
+    }
+
+    #[test]
+    fn calls_that_share_a_commit_with_one_that_fills_the_disk_hear_that_it_is_full() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch("CREATE TABLE t (x); PRAGMA max_page_count = 4").unwrap();
+        let (answers, group): (Vec<_>, Vec<Box<dyn Call>>) = [10, 100_000, 20]
+            .map(|bytes| {
+                let (answer, answered) = sync_channel(1);
+                let body = move |savepoint: &mut Savepoint<'_>| {
+                    Ok(savepoint.execute("INSERT INTO t VALUES (zeroblob(?))", [bytes]).map(drop)?)
+                };
+                (answered, Box::new(Pending { body: Some(body), result: None, answer }) as Box<dyn Call>)
+            })
+            .into_iter()
+            .unzip();
+        let mut group = group;
+        let commit = run_group(&mut connection, &mut group);
+        for call in group {
+            call.finish(commit.clone());
+        }
+        for answered in answers {
+            assert_eq!(answered.recv().unwrap(), Err(StoreError::Full));
+        }
+        let rows: u32 = connection.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap();
+        assert_eq!(rows, 0, "what was not acknowledged is not there");
     }
 }

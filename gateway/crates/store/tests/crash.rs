@@ -30,7 +30,14 @@ fn write_until_killed(path: &Path) {
                     let url = format!("https://{thread}-{n}.acu.run");
                     let stated = StatedFields::default();
                     let source = ReplicaSource::Admin;
-                    let new = NewReplica { url: url.clone(), name: "phone".into(), stated, api_key: None, source };
+                    let new = NewReplica {
+                        url: url.clone(),
+                        name: "phone".into(),
+                        stated,
+                        api_key: None,
+                        source,
+                        origin: None,
+                    };
                     store.put_replica(by(), new).unwrap();
                     // One write: a line is there whole, or not at all.
                     std::io::stdout().lock().write_all(format!("done {url}\n").as_bytes()).unwrap();

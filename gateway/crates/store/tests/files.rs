@@ -17,6 +17,7 @@ fn phone(url: &str) -> NewReplica {
         stated: StatedFields::default(),
         api_key: None,
         source: ReplicaSource::Admin,
+        origin: None,
     }
 }
 

@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict'
 import { createRequire } from 'node:module'
 
-const { OpenAI } = createRequire(`${process.env.E2E_NODE_TOOLS}/`)('openai')
+const { OpenAI, toFile } = createRequire(`${process.env.E2E_NODE_TOOLS}/`)('openai')
 const client = new OpenAI({ baseURL: process.env.OPENAI_BASE_URL, apiKey: process.env.OPENAI_API_KEY })
 
 const messages = [{ role: 'user', content: 'say some words' }]
@@ -143,6 +143,29 @@ const checks = {
     const waiting = client.chat.completions.create({ ...plain, max_tokens: 3000 }, { signal: gone.signal })
     setTimeout(() => gone.abort(), 50)
     assert.ok((await refusal(waiting)) instanceof OpenAI.APIUserAbortError)
+  },
+
+  async 'a file goes in and comes back, and a batch is made of it'() {
+    const content = '{"custom_id":"a"}\n'
+    // The content goes before the fields that say what it is for.
+    const asked = { file: await toFile(Buffer.from(content), 'naïve.jsonl'), purpose: 'batch' }
+    const file = await client.files.create({ ...asked, expires_after: { anchor: 'created_at', seconds: 3600 } })
+    assert.equal(file.filename, 'naïve.jsonl')
+    assert.equal(file.bytes, content.length)
+    assert.equal(file.expires_at - file.created_at, 3600)
+    assert.equal(await (await client.files.content(file.id)).text(), content)
+    const listed = []
+    for await (const one of client.files.list({ limit: 1 })) listed.push(one.id)
+    assert.ok(listed.includes(file.id))
+    const described = { input_file_id: file.id, endpoint: '/v1/chat/completions', completion_window: '24h' }
+    const batch = await client.batches.create({ ...described, metadata: { from: 'node' } })
+    assert.equal(batch.status, 'validating')
+    assert.equal((await client.batches.retrieve(batch.id)).metadata.from, 'node')
+    assert.equal((await client.batches.list({ limit: 1 })).data[0].id, batch.id)
+    const wrong = await refusal(client.batches.create({ ...described, endpoint: '/v1/moderations' }))
+    assert.ok(wrong instanceof OpenAI.BadRequestError)
+    assert.equal(wrong.param, 'endpoint')
+    assert.equal((await client.files.delete(file.id)).deleted, true)
   },
 }
 

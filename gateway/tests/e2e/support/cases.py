@@ -1,7 +1,7 @@
 """What the tests of reported cases share: their numbering, the gauges they read, and ways of asking.
 
 A test whose id begins with 029 is about report 29 of the list that the project keeps of what users of such gateways report. Reports that
-belong to parts that are not here (continuing a broken stream, joining equal requests, batches, prefix affinity, registration) have no test.
+are about time alone (prefix affinity, fair queueing) are played by the simulator, and have no test here.
 """
 import concurrent.futures
 import http.client

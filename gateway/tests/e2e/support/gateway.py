@@ -112,12 +112,13 @@ class Metrics:
 
 
 class Gateway:
-    """One gateway process. `url` is the public address, `admin` the operator's."""
+    """One gateway process. `url` is the public address, `admin` the operator's. `within` is a command that runs it, if not itself;
+    `flags` are more of its own."""
 
-    def __init__(self, directory, config, key=KEY):
+    def __init__(self, directory, config, key=KEY, within=(), flags=()):
         self.directory = pathlib.Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.port, self.admin_port, self.key = free_port(), free_port(), key
+        self.port, self.admin_port, self.key, self.within, self.flags = free_port(), free_port(), key, within, flags
         self.url, self.admin = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.admin_port}"
         fixed = {
             "server": {"listen": [f"127.0.0.1:{self.port}"]},
@@ -136,7 +137,7 @@ class Gateway:
     def start(self):
         """Starts the process and waits until it is alive. A second call, after a kill, is a restart on the same store."""
         self.process = Process(
-            [binaries / "huntgroup", "serve", "--config", self.file], self.directory / "gateway.log",
+            [*self.within, binaries / "huntgroup", "serve", "--config", self.file, *self.flags], self.directory / "gateway.log",
             env={**os.environ, **SECRETS}, cwd=self.directory,
         )
         eventually(self._alive, within=20, what="the gateway's /healthz")
@@ -154,6 +155,16 @@ class Gateway:
             return http.request("GET", self.url + "/readyz", timeout=2).status == 200
 
         eventually(ready, within=within, what=f"{replicas or 'a'} ready replica(s)")
+        return self
+
+    def wait_known(self, within=30.0):
+        """Waits until all that a ready replica is asked about itself has been asked, what costs it something included."""
+        def known():
+            waiting = [r["name"] for r in self.replicas() if r["state"] == "ready" and r["carries_on"] is None]
+            assert not waiting, f"not tried yet: {waiting}"
+            return True
+
+        eventually(known, within=within, what="replicas that are known")
         return self
 
     # --- the public API ---

@@ -53,6 +53,13 @@ class Llama:
         slots = http.request("GET", self.url + "/slots", headers=self._headers(), timeout=10).json()
         return sum(1 for slot in slots if slot["is_processing"])
 
+    def counters(self):
+        """Tokens that it has read anew, those that it still had, and those written, by its own count. They move when a slot is done."""
+        page = http.request("GET", self.url + "/metrics", headers=self._headers(), timeout=10).body.decode()
+        values = dict(line.split() for line in page.splitlines() if not line.startswith("#"))
+        names = ("prompt_tokens_total", "prompt_tokens_cached_total", "tokens_predicted_total")
+        return tuple(int(float(values[f"llamacpp:{name}"])) for name in names)
+
     def kill(self):
         self.process.kill()
 

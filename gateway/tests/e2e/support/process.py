@@ -6,6 +6,7 @@ take. Each xdist worker has a range of its own, so that two workers never try on
 import itertools
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +29,13 @@ def free_port():
                 continue
             return port
     raise OSError("no free port between %d and %d" % (_first, _first + _span))
+
+
+def may_mount():
+    """Whether a process may have a view of the files of its own."""
+    if not shutil.which("unshare"):
+        return False
+    return subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode == 0
 
 
 class Process:

@@ -2,6 +2,7 @@
 
 mod generate;
 mod info;
+mod resume;
 mod vectors;
 
 use super::{has_key, refusal, unauthorized};
@@ -50,6 +51,9 @@ pub(super) async fn answer(visit: &mut Visit<'_>) -> Result<Flow, Gone> {
     if visit.request.header("content-encoding").is_some() {
         return visit.refuse(&Reply::new(415, "", "")).await;
     }
+    if resume::is_for_one(visit) {
+        return resume::answer(visit).await;
+    }
     let result = if reads {
         info::answer(visit, &path).map(Answered::Reply)
     } else if method == "POST" {
@@ -92,7 +96,7 @@ async fn post(visit: &mut Visit<'_>, path: &str) -> Result<Result<Answered, Refu
         "/v1/embeddings" | "/embeddings" => return vectors::embeddings(visit, &body).await,
         "/v1/rerank" | "/rerank" | "/v1/reranking" => return vectors::rerank(visit, &body).await,
         "/v1/systemone" => return vectors::decide(visit, &body).await,
-        _ => return Ok(info::post(path, &body).map(Answered::Reply)),
+        _ => return Ok(info::post(visit, path, &body).map(Answered::Reply)),
     };
     match work {
         Ok(work) => crate::work::perform(visit, work).await.map(|flow| Ok(Answered::Flow(flow))),

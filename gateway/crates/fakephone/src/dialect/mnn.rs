@@ -1,13 +1,14 @@
 //! MNN's two servers: `mnncli serve` and the MNN Chat app for Android.
 
 use super::{error, has_key, identity, subject, unauthorized};
-use crate::ask::{Ask, compose};
+use crate::ask::{Ask, Said, compose};
 use crate::config::Dialect;
 use crate::http::{Gone, Reply};
-use crate::prompt::Chat;
+use crate::marks::Marks;
+use crate::prompt::{Chat, End};
 use crate::shape::messages::MessagesShape;
 use crate::shape::mnn::{MnnAppShape, MnnShape};
-use crate::shape::{Identity, Shape};
+use crate::shape::{Carried, Identity, Shape};
 use crate::visit::{Flow, Visit};
 use crate::work::{self, Work};
 use serde_json::{Value, json};
@@ -100,22 +101,22 @@ fn chat(visit: &Visit<'_>, body: &Value, messages: bool, strings_only: bool) -> 
     };
     let chat = Chat::read(&all[..readable]);
     let stream = body["stream"] == json!(true);
-    let ask = Ask::free(stream);
-    let prompt = chat.tokens(true);
+    let ask = Ask { marks: Marks::read(chat.subject()).unwrap_or_default(), ..Ask::free(stream) };
+    let prompt = chat.tokens(End::Open);
     let room = (visit.phone.config.context_tokens as usize).saturating_sub(prompt.len()).max(1);
-    let mut answer = compose(&visit.phone.config, &ask, &subject(visit, chat.subject()), "", room);
+    let mut answer = compose(&visit.phone.config, &ask, &subject(visit, chat.subject()), &Said::default(), room, 0);
     if stream && readable < all.len() {
         // Only `[DONE]` comes.
         answer = answer.limited(0);
     }
     answer.finish = crate::answer::Finish::Stop;
     let shape: Box<dyn Shape> = if messages {
-        Box::new(MessagesShape::new(identity(visit), &answer, prompt.len()))
+        Box::new(MessagesShape::new(identity(visit), &answer, prompt.len(), Carried::default()))
     } else if strings_only {
         Box::new(MnnShape { model: body["model"].as_str().unwrap_or("undefined-model").to_owned() })
     } else {
         let id = format!("chatcmpl-{}", (crate::clock::unix_seconds() * 1000.0) as u64);
         Box::new(MnnAppShape { identity: Identity::new(id, APP_MODEL, "") })
     };
-    Work { prompt, answer, shape, stream, progress: false }
+    Work { prompt, answers: vec![answer], shape, stream, progress: false, timings_per_token: false }
 }

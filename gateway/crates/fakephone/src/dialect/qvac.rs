@@ -1,10 +1,10 @@
 //! The QVAC app: one chat route that streams unless told not to, and no limit on parallel work.
 
-use super::{error, identity, model_name, refusal, subject};
-use crate::ask::{self, Ask, Refusal, compose};
+use super::{error, identity, model_name, name_calls, refusal, subject};
+use crate::ask::{self, Ask, Refusal, Said, compose};
 use crate::config::Dialect;
 use crate::http::{Gone, Reply};
-use crate::prompt::Chat;
+use crate::prompt::{Chat, End};
 use crate::shape::Quirks;
 use crate::shape::chat::{ChatForm, ChatShape};
 use crate::visit::{Flow, Visit};
@@ -44,19 +44,15 @@ fn chat(visit: &Visit<'_>) -> Result<Work, Refusal> {
     let chat = Chat::read(ask::messages(&body)?);
     let mut ask = Ask::read(&body, &chat)?;
     ask.stream = body["stream"] != json!(false);
-    let prompt = chat.tokens(true);
+    let prompt = chat.tokens(End::Open);
     let context = visit.phone.config.context_tokens;
     let room = (context as usize).saturating_sub(prompt.len());
     if room == 0 {
         return Err(Refusal::bad(format!("prompt of {} tokens exceeds the context of {context}", prompt.len())));
     }
-    let answer = compose(&visit.phone.config, &ask, &subject(visit, chat.subject()), "", room);
-    let form = ChatForm {
-        include_usage: ask.include_usage,
-        choices: 1,
-        quirks: Quirks::from(&visit.fault),
-        ..ChatForm::default()
-    };
-    let shape = ChatShape::new(identity(visit), form, &answer);
-    Ok(Work { prompt, answer, shape: Box::new(shape), stream: ask.stream, progress: false })
+    let answer = compose(&visit.phone.config, &ask, &subject(visit, chat.subject()), &Said::default(), room, 0);
+    let answers = name_calls(visit, [answer]);
+    let form = ChatForm { include_usage: ask.include_usage, quirks: Quirks::from(&visit.fault), ..ChatForm::default() };
+    let shape = Box::new(ChatShape::new(identity(visit), form, &answers));
+    Ok(Work { prompt, answers, shape, stream: ask.stream, progress: false, timings_per_token: false })
 }

@@ -2,7 +2,6 @@
 
 use super::{Conn, Gone};
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
 
 /// As llama-server: larger bodies are refused.
 const LARGEST_BODY: usize = 100 * 1024 * 1024;
@@ -90,10 +89,7 @@ impl Conn {
     }
 
     async fn fill(&mut self) -> Result<(), Gone> {
-        match self.wire.read_buf(&mut self.inbox).await {
-            Ok(0) | Err(_) => Err(Gone),
-            Ok(_) => Ok(()),
-        }
+        if self.read_more().await { Err(Gone) } else { Ok(()) }
     }
 
     async fn read_exact(&mut self, length: usize) -> Result<Vec<u8>, NoRequest> {

@@ -1,39 +1,37 @@
 //! `/v1/chat/completions`, as llama-server speaks it.
 
-use super::{End, Identity, Quirks, Shape};
+use super::{Carried, End, Identity, Logprobs, Quirks, Shape, Token};
 use crate::answer::{Answer, Call, Kind};
 use crate::engine::Progress;
 use crate::events::{Events, write_json};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// What the request asked of the answer's form.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ChatForm {
     pub(crate) include_usage: bool,
-    pub(crate) choices: u32,
-    pub(crate) logprobs: bool,
-    pub(crate) timings_per_token: bool,
+    pub(crate) logprobs: Logprobs,
     /// Adds llama-server's `timings` where that server does.
     pub(crate) timings: bool,
     pub(crate) quirks: Quirks,
+    pub(crate) carried: Carried,
 }
 
 /// A chat answer.
 pub(crate) struct ChatShape {
     identity: Identity,
     form: ChatForm,
-    call: Option<Call>,
-    /// Text that the first delta repeats.
-    repeats: Option<String>,
-    /// Text that a whole answer has before its own.
-    prefix: String,
-    call_open: bool,
+    /// The calls of each choice.
+    calls: Vec<Vec<Call>>,
+    /// Calls that have begun, by choice and number.
+    begun: BTreeSet<(u32, usize)>,
     /// The constant rest of every chunk after its choices.
     tail: Vec<u8>,
 }
 
 impl ChatShape {
-    pub(crate) fn new(identity: Identity, form: ChatForm, answer: &Answer) -> Self {
+    pub(crate) fn new(identity: Identity, form: ChatForm, answers: &[Answer]) -> Self {
         let mut tail = b"],\"created\":".to_vec();
         write_json(&mut tail, &identity.created);
         for (key, value) in [("id", &identity.id), ("model", &identity.model), ("system_fingerprint", &identity.build)]
@@ -44,15 +42,8 @@ impl ChatShape {
             write_json(&mut tail, value.as_str());
         }
         tail.extend_from_slice(b",\"object\":\"chat.completion.chunk\"");
-        let call = answer.call.clone();
-        Self { identity, form, call, repeats: None, prefix: String::new(), call_open: false, tail }
-    }
-
-    /// The answer carries on `partial`: whole answers begin with it, and so does the first delta if `echo`.
-    pub(crate) fn continuing(mut self, partial: &str, echo: bool) -> Self {
-        partial.clone_into(&mut self.prefix);
-        self.repeats = echo.then(|| partial.to_owned());
-        self
+        let calls = answers.iter().map(|answer| answer.calls.clone()).collect();
+        Self { identity, form, calls, begun: BTreeSet::new(), tail }
     }
 
     /// One chunk; `delta` writes the value of `delta`, `more` what follows the constant rest.
@@ -75,104 +66,113 @@ impl ChatShape {
             "object": "chat.completion.chunk"})
     }
 
-    fn text_delta(&self, events: &mut Events, key: &str, text: &str, written: u32) {
-        for index in 0..self.form.choices.max(1) {
-            self.chunk(
-                events,
-                index,
-                |out| {
-                    out.extend_from_slice(b"{\"");
-                    out.extend_from_slice(key.as_bytes());
-                    out.extend_from_slice(b"\":");
-                    write_json(out, text);
-                    out.push(b'}');
-                    if self.form.logprobs {
-                        out.extend_from_slice(b",\"logprobs\":{\"content\":[");
-                        write_json(out, &logprob(text));
-                        out.extend_from_slice(b"]}");
-                    }
-                },
-                |out| {
-                    if self.form.timings_per_token {
-                        out.extend_from_slice(b",\"timings\":");
-                        write_json(out, &json!({"predicted_n": written}));
-                    }
-                },
-            );
-        }
+    fn text_delta(&self, events: &mut Events, key: &str, token: Token<'_>) {
+        let logprobs = self.form.logprobs.of_token(token.text);
+        self.chunk(
+            events,
+            token.choice,
+            |out| {
+                out.extend_from_slice(b"{\"");
+                out.extend_from_slice(key.as_bytes());
+                out.extend_from_slice(b"\":");
+                write_json(out, token.text);
+                out.push(b'}');
+                if let Some(logprobs) = &logprobs {
+                    out.extend_from_slice(b",\"logprobs\":");
+                    write_json(out, logprobs);
+                }
+            },
+            |out| timings(out, token),
+        );
     }
 
-    fn arguments_delta(&mut self, events: &mut Events, text: &str) {
+    fn arguments_delta(&mut self, events: &mut Events, number: usize, token: Token<'_>) {
+        let text = token.text;
         let mut first = json!({"function": {"arguments": text}});
-        if let (false, Some(call)) = (self.call_open, &self.call) {
+        let call = self.calls.get(token.choice as usize).and_then(|calls| calls.get(number));
+        let opens = self.begun.insert((token.choice, number));
+        if let (true, Some(call)) = (opens, call) {
             let head = if self.form.quirks.empty_arguments { "" } else { text };
             first = json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": head}});
         }
-        let opened = std::mem::replace(&mut self.call_open, true);
         let mut deltas = vec![first];
-        if !opened && self.form.quirks.empty_arguments {
+        if opens && self.form.quirks.empty_arguments {
             deltas.push(json!({"function": {"arguments": ""}}));
             deltas.push(json!({"function": {"arguments": text}}));
         }
         for mut delta in deltas {
             if !self.form.quirks.no_index {
-                delta["index"] = json!(0);
+                delta["index"] = json!(number);
             }
             let value = json!({"tool_calls": [delta]});
-            self.chunk(events, 0, |out| write_json(out, &value), |_| {});
+            self.chunk(events, token.choice, |out| write_json(out, &value), |out| timings(out, token));
         }
+    }
+
+    fn message(&self, answer: &Answer) -> Value {
+        let said = &self.form.carried.said;
+        let mut message = json!({"role": "assistant", "content": said.content.clone() + &answer.whole(Kind::Text)});
+        let thoughts = said.reasoning.clone() + &answer.whole(Kind::Thought);
+        if !thoughts.is_empty() {
+            message["reasoning_content"] = json!(thoughts);
+        }
+        if !answer.calls.is_empty() {
+            let call = |(number, call): (usize, &Call)| {
+                json!({"id": call.id, "type": "function",
+                    "function": {"name": call.name, "arguments": answer.whole(Kind::Arguments(number))}})
+            };
+            message["tool_calls"] = answer.calls.iter().enumerate().map(call).collect();
+        }
+        message
     }
 }
 
-/// One entry of `logprobs.content`, with llama-server's extra `id`.
-fn logprob(text: &str) -> Value {
-    json!({"id": crate::digest::token(text.trim()), "token": text, "bytes": text.as_bytes(), "logprob": -0.05,
-        "top_logprobs": []})
+fn timings(out: &mut Vec<u8>, token: Token<'_>) {
+    if let Some(end) = token.so_far {
+        out.extend_from_slice(b",\"timings\":");
+        write_json(out, &end.timings());
+    }
+}
+
+/// The delta with which an answer and each report of progress begins.
+fn role(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"role\":\"assistant\",\"content\":null}");
 }
 
 impl Shape for ChatShape {
     fn open(&mut self, events: &mut Events) {
-        for index in 0..self.form.choices.max(1) {
-            self.chunk(
-                events,
-                index,
-                |out| out.extend_from_slice(b"{\"role\":\"assistant\",\"content\":null}"),
-                |_| {},
-            );
-        }
-        if let Some(partial) = self.repeats.take() {
-            self.text_delta(events, "content", &partial, 0);
+        for choice in 0..self.calls.len() as u32 {
+            self.chunk(events, choice, role, |_| {});
+            let said = &self.form.carried.said;
+            for (key, text) in [("reasoning_content", &said.reasoning), ("content", &said.content)] {
+                if self.form.carried.echo && !text.is_empty() {
+                    self.text_delta(events, key, Token { choice, kind: Kind::Text, text, number: 0, so_far: None });
+                }
+            }
         }
     }
 
     fn progress(&mut self, events: &mut Events, progress: Progress) {
-        let report = json!({"total": progress.total, "cache": progress.cached, "processed": progress.processed,
-            "time_ms": progress.milliseconds});
-        self.chunk(
-            events,
-            0,
-            |out| out.extend_from_slice(b"{\"role\":\"assistant\",\"content\":null}"),
-            |out| {
-                out.extend_from_slice(b",\"prompt_progress\":");
-                write_json(out, &report);
-            },
-        );
+        self.chunk(events, 0, role, |out| {
+            out.extend_from_slice(b",\"prompt_progress\":");
+            write_json(out, &progress.report());
+        });
     }
 
-    fn piece(&mut self, events: &mut Events, kind: Kind, text: &str, written: u32) {
-        match kind {
-            Kind::Text => self.text_delta(events, "content", text, written),
-            Kind::Thought => self.text_delta(events, "reasoning_content", text, written),
-            Kind::Arguments => self.arguments_delta(events, text),
+    fn token(&mut self, events: &mut Events, token: Token<'_>) {
+        match token.kind {
+            Kind::Text => self.text_delta(events, "content", token),
+            Kind::Thought => self.text_delta(events, "reasoning_content", token),
+            Kind::Arguments(number) => self.arguments_delta(events, number, token),
         }
     }
 
-    fn finish(&mut self, events: &mut Events, end: &End) {
+    fn finish(&mut self, events: &mut Events, answers: &[Answer], end: &End) {
         let quirks = self.form.quirks;
-        let choices = self.form.choices.max(1);
-        for index in 0..choices {
-            let mut last = self.chunk_value(json!([{"finish_reason": end.finish.name(), "index": index, "delta": {}}]));
-            if index + 1 == choices {
+        for (index, answer) in answers.iter().enumerate() {
+            let choice = json!({"finish_reason": answer.finish.name(), "index": index, "delta": {}});
+            let mut last = self.chunk_value(json!([choice]));
+            if index + 1 == answers.len() {
                 if self.form.timings && !self.form.include_usage {
                     last["timings"] = end.timings();
                 }
@@ -182,6 +182,10 @@ impl Shape for ChatShape {
             }
             events.json(&last);
         }
+    }
+
+    fn usage(&mut self, events: &mut Events, end: &End) {
+        let quirks = self.form.quirks;
         if self.form.include_usage && !quirks.no_usage && !quirks.usage_in_delta {
             let mut usage = self.chunk_value(json!([]));
             usage["usage"] = end.usage(quirks);
@@ -196,29 +200,16 @@ impl Shape for ChatShape {
         events.done();
     }
 
-    fn whole(&mut self, answer: &Answer, end: &End) -> Value {
-        let mut message = json!({"role": "assistant", "content": self.prefix.clone() + &answer.whole(Kind::Text)});
-        let thoughts = answer.whole(Kind::Thought);
-        if !thoughts.is_empty() {
-            message["reasoning_content"] = json!(thoughts);
-        }
-        if let Some(call) = &answer.call {
-            message["content"] = Value::Null;
-            message["tool_calls"] = json!([{"id": call.id, "type": "function",
-                "function": {"name": call.name, "arguments": answer.whole(Kind::Arguments)}}]);
-        }
-        let choices: Vec<Value> = (0..self.form.choices.max(1))
-            .map(|index| {
-                let mut choice = json!({"finish_reason": end.finish.name(), "index": index, "message": message});
-                if self.form.logprobs {
-                    let text = (0..answer.len()).filter_map(|at| answer.piece(at));
-                    let entries = text.filter(|(kind, _)| *kind == Kind::Text).map(|(_, text)| logprob(text));
-                    choice["logprobs"] = json!({"content": entries.collect::<Vec<_>>()});
-                }
-                choice
-            })
-            .collect();
-        let mut whole = self.chunk_value(json!(choices));
+    fn whole(&mut self, answers: &[Answer], end: &End) -> Value {
+        let choice = |(index, answer): (usize, &Answer)| {
+            let mut choice =
+                json!({"finish_reason": answer.finish.name(), "index": index, "message": self.message(answer)});
+            if let Some(logprobs) = self.form.logprobs.of_answer(answer) {
+                choice["logprobs"] = logprobs;
+            }
+            choice
+        };
+        let mut whole = self.chunk_value(answers.iter().enumerate().map(choice).collect());
         whole["object"] = json!("chat.completion");
         if !self.form.quirks.no_usage {
             whole["usage"] = end.usage(self.form.quirks);

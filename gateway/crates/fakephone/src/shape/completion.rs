@@ -1,8 +1,9 @@
 //! `/v1/completions`, and llama-server's own `/completion`.
 
-use super::{End, Identity, Quirks, Shape};
+use super::{End, Identity, Logprobs, Quirks, Shape, Token};
 use crate::answer::{Answer, Finish, Kind};
 use crate::digest::token;
+use crate::engine::Progress;
 use crate::events::Events;
 use serde_json::{Value, json};
 
@@ -10,39 +11,63 @@ use serde_json::{Value, json};
 pub(crate) struct CompletionShape {
     pub(crate) identity: Identity,
     pub(crate) include_usage: bool,
+    pub(crate) logprobs: Logprobs,
     pub(crate) quirks: Quirks,
 }
 
 impl CompletionShape {
-    fn chunk(&self, text: &str, finish: Option<Finish>) -> Value {
-        json!({"choices": [{"text": text, "index": 0, "logprobs": null, "finish_reason": finish.map(Finish::name)}],
-            "created": self.identity.created, "model": self.identity.model,
+    fn of(&self, choices: Value) -> Value {
+        json!({"choices": choices, "created": self.identity.created, "model": self.identity.model,
             "system_fingerprint": self.identity.build, "object": "text_completion", "id": self.identity.id})
     }
+
+    fn chunk(&self, index: usize, text: &str, finish: Option<Finish>, logprobs: Option<Value>) -> Value {
+        self.of(json!([choice(index, text, finish, logprobs)]))
+    }
+}
+
+fn choice(index: usize, text: &str, finish: Option<Finish>, logprobs: Option<Value>) -> Value {
+    json!({"text": text, "index": index, "logprobs": logprobs, "finish_reason": finish.map(Finish::name)})
 }
 
 impl Shape for CompletionShape {
     fn open(&mut self, _: &mut Events) {}
 
-    fn piece(&mut self, events: &mut Events, _: Kind, text: &str, _: u32) {
-        events.json(&self.chunk(text, None));
+    fn progress(&mut self, events: &mut Events, progress: Progress) {
+        let mut report = self.chunk(0, "", None, None);
+        report["prompt_progress"] = progress.report();
+        events.json(&report);
     }
 
-    fn finish(&mut self, events: &mut Events, end: &End) {
-        let mut last = self.chunk("", Some(end.finish));
-        if self.include_usage && !self.quirks.no_usage {
-            last["usage"] = end.usage(self.quirks);
-            last["timings"] = end.timings();
+    fn token(&mut self, events: &mut Events, token: Token<'_>) {
+        let logprobs = self.logprobs.of_token(token.text);
+        let mut chunk = self.chunk(token.choice as usize, token.text, None, logprobs);
+        if let Some(end) = token.so_far {
+            chunk["timings"] = end.timings();
         }
-        events.json(&last);
+        events.json(&chunk);
+    }
+
+    fn finish(&mut self, events: &mut Events, answers: &[Answer], end: &End) {
+        for (index, answer) in answers.iter().enumerate() {
+            let mut last = self.chunk(index, "", Some(answer.finish), None);
+            if self.include_usage && !self.quirks.no_usage {
+                last["usage"] = end.usage(self.quirks);
+                last["timings"] = end.timings();
+            }
+            events.json(&last);
+        }
     }
 
     fn done(&mut self, events: &mut Events) {
         events.done();
     }
 
-    fn whole(&mut self, answer: &Answer, end: &End) -> Value {
-        let mut whole = self.chunk(&answer.whole(Kind::Text), Some(end.finish));
+    fn whole(&mut self, answers: &[Answer], end: &End) -> Value {
+        let choice = |(index, answer): (usize, &Answer)| {
+            choice(index, &answer.whole(Kind::Text), Some(answer.finish), self.logprobs.of_answer(answer))
+        };
+        let mut whole = self.of(answers.iter().enumerate().map(choice).collect());
         if !self.quirks.no_usage {
             whole["usage"] = end.usage(self.quirks);
         }
@@ -57,8 +82,8 @@ pub(crate) struct NativeShape {
 }
 
 impl NativeShape {
-    fn last(&self, content: &str, end: &End) -> Value {
-        let stop_type = match end.finish {
+    fn last(&self, content: &str, answer: Option<&Answer>, end: &End) -> Value {
+        let stop_type = match answer.map(|answer| answer.finish).unwrap_or_default() {
             Finish::Length => "limit",
             Finish::Stop | Finish::ToolCalls => "eos",
         };
@@ -72,18 +97,28 @@ impl NativeShape {
 impl Shape for NativeShape {
     fn open(&mut self, _: &mut Events) {}
 
-    fn piece(&mut self, events: &mut Events, _: Kind, text: &str, written: u32) {
-        events.json(&json!({"index": 0, "content": text, "tokens": [token(text.trim())], "stop": false,
-            "id_slot": -1, "tokens_predicted": written}));
+    fn progress(&mut self, events: &mut Events, progress: Progress) {
+        events.json(&json!({"index": 0, "content": "", "tokens": [], "stop": false, "id_slot": -1,
+            "tokens_predicted": 0, "tokens_evaluated": progress.total, "prompt_progress": progress.report()}));
     }
 
-    fn finish(&mut self, events: &mut Events, end: &End) {
-        events.json(&self.last("", end));
+    fn token(&mut self, events: &mut Events, one: Token<'_>) {
+        let mut event = json!({"index": 0, "content": one.text, "tokens": [token(one.text.trim())], "stop": false,
+            "id_slot": -1, "tokens_predicted": one.number});
+        if let Some(end) = one.so_far {
+            event["timings"] = end.timings();
+        }
+        events.json(&event);
+    }
+
+    fn finish(&mut self, events: &mut Events, answers: &[Answer], end: &End) {
+        events.json(&self.last("", answers.first(), end));
     }
 
     fn done(&mut self, _: &mut Events) {}
 
-    fn whole(&mut self, answer: &Answer, end: &End) -> Value {
-        self.last(&answer.whole(Kind::Text), end)
+    fn whole(&mut self, answers: &[Answer], end: &End) -> Value {
+        let content = answers.first().map(|answer| answer.whole(Kind::Text)).unwrap_or_default();
+        self.last(&content, answers.first(), end)
     }
 }

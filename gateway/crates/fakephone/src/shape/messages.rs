@@ -1,21 +1,24 @@
-//! `/v1/messages`: Anthropic's events, no `[DONE]`.
+//! `/v1/messages`: Anthropic's events, no `[DONE]`. As llama-server does, blocks are opened when they begin and closed all
+//! together at the end.
 
-use super::{End, Identity, Shape};
-use crate::answer::{Answer, Finish, Kind};
+use super::{Carried, End, Identity, Shape, Token};
+use crate::answer::{Answer, Call, Finish, Kind};
 use crate::events::Events;
 use serde_json::{Value, json};
 
 /// An answer of the Messages API.
 pub(crate) struct MessagesShape {
     identity: Identity,
-    call: Option<(String, String)>,
-    prompt: (usize, usize),
+    calls: Vec<Call>,
+    prompt_tokens: usize,
+    carried: Carried,
+    /// The blocks begun so far; a block's index is its place.
+    blocks: Vec<Kind>,
 }
 
 impl MessagesShape {
-    pub(crate) fn new(identity: Identity, answer: &Answer, prompt_tokens: usize) -> Self {
-        let call = answer.call.as_ref().map(|call| (call.id.clone(), call.name.clone()));
-        Self { identity, call, prompt: (prompt_tokens, 0) }
+    pub(crate) fn new(identity: Identity, answer: &Answer, prompt_tokens: usize, carried: Carried) -> Self {
+        Self { identity, calls: answer.calls.clone(), prompt_tokens, carried, blocks: Vec::new() }
     }
 
     fn message(&self, content: Value, stop: Option<&str>, usage: Value) -> Value {
@@ -23,11 +26,31 @@ impl MessagesShape {
             "content": content, "stop_reason": stop, "stop_sequence": null, "usage": usage})
     }
 
-    fn block(&self, text: &str, input: Value) -> Value {
-        match &self.call {
-            Some((id, name)) => json!({"type": "tool_use", "id": id, "name": name, "input": input}),
-            None => json!({"type": "text", "text": text}),
+    fn tool(&self, number: usize) -> Value {
+        let (id, name) = self.calls.get(number).map_or(("", ""), |call| (&call.id, &call.name));
+        json!({"type": "tool_use", "id": id, "name": name})
+    }
+
+    /// One piece of a block, which begins with it if it is new.
+    fn delta(&mut self, events: &mut Events, kind: Kind, text: &str) {
+        let known = self.blocks.iter().position(|block| *block == kind);
+        let index = known.unwrap_or(self.blocks.len());
+        if known.is_none() {
+            self.blocks.push(kind);
+            let block = match kind {
+                Kind::Text => json!({"type": "text", "text": ""}),
+                Kind::Thought => json!({"type": "thinking", "thinking": ""}),
+                Kind::Arguments(number) => self.tool(number),
+            };
+            let start = json!({"type": "content_block_start", "index": index, "content_block": block});
+            events.named("content_block_start", &start);
         }
+        let delta = match kind {
+            Kind::Text => json!({"type": "text_delta", "text": text}),
+            Kind::Thought => json!({"type": "thinking_delta", "thinking": text}),
+            Kind::Arguments(_) => json!({"type": "input_json_delta", "partial_json": text}),
+        };
+        events.named("content_block_delta", &json!({"type": "content_block_delta", "index": index, "delta": delta}));
     }
 }
 
@@ -46,30 +69,37 @@ fn usage(end: &End) -> Value {
 
 impl Shape for MessagesShape {
     fn open(&mut self, events: &mut Events) {
-        let usage = json!({"input_tokens": self.prompt.0 - self.prompt.1,
-            "cache_read_input_tokens": self.prompt.1, "output_tokens": 0});
+        let usage = json!({"input_tokens": self.prompt_tokens, "cache_read_input_tokens": 0, "output_tokens": 0});
         let message = self.message(json!([]), None, usage);
         events.named("message_start", &json!({"type": "message_start", "message": message}));
-        let block = self.block("", json!({}));
-        events
-            .named("content_block_start", &json!({"type": "content_block_start", "index": 0, "content_block": block}));
+        if self.carried.echo {
+            let said = self.carried.said.clone();
+            for (kind, text) in [(Kind::Thought, said.reasoning), (Kind::Text, said.content)] {
+                if !text.is_empty() {
+                    self.delta(events, kind, &text);
+                }
+            }
+        }
     }
 
-    fn piece(&mut self, events: &mut Events, kind: Kind, text: &str, _: u32) {
-        let delta = match kind {
-            Kind::Text => json!({"type": "text_delta", "text": text}),
-            Kind::Thought => json!({"type": "thinking_delta", "thinking": text}),
-            Kind::Arguments => json!({"type": "input_json_delta", "partial_json": text}),
-        };
-        events.named("content_block_delta", &json!({"type": "content_block_delta", "index": 0, "delta": delta}));
+    fn token(&mut self, events: &mut Events, token: Token<'_>) {
+        self.delta(events, token.kind, token.text);
     }
 
-    fn finish(&mut self, events: &mut Events, end: &End) {
-        events.named("content_block_stop", &json!({"type": "content_block_stop", "index": 0}));
+    fn finish(&mut self, events: &mut Events, answers: &[Answer], end: &End) {
+        for (index, kind) in self.blocks.iter().enumerate() {
+            if *kind == Kind::Thought {
+                let delta = json!({"type": "signature_delta", "signature": ""});
+                let signature = json!({"type": "content_block_delta", "index": index, "delta": delta});
+                events.named("content_block_delta", &signature);
+            }
+            events.named("content_block_stop", &json!({"type": "content_block_stop", "index": index}));
+        }
+        let finish = answers.first().map(|answer| answer.finish).unwrap_or_default();
         events.named(
             "message_delta",
             &json!({"type": "message_delta", "usage": {"output_tokens": end.completion_tokens},
-                "delta": {"stop_reason": stop_reason(end.finish), "stop_sequence": null}}),
+                "delta": {"stop_reason": stop_reason(finish), "stop_sequence": null}}),
         );
         events.named("message_stop", &json!({"type": "message_stop"}));
     }
@@ -80,13 +110,24 @@ impl Shape for MessagesShape {
         events.named("error", &json!({"type": "error", "error": {"type": "api_error", "message": message}}));
     }
 
-    fn whole(&mut self, answer: &Answer, end: &End) -> Value {
-        let input = serde_json::from_str(&answer.whole(Kind::Arguments)).unwrap_or_else(|_| json!({}));
-        let mut content = vec![self.block(&answer.whole(Kind::Text), input)];
-        let thoughts = answer.whole(Kind::Thought);
+    fn whole(&mut self, answers: &[Answer], end: &End) -> Value {
+        let Some(answer) = answers.first() else { return Value::Null };
+        let said = &self.carried.said;
+        let mut content = Vec::new();
+        let thoughts = said.reasoning.clone() + &answer.whole(Kind::Thought);
         if !thoughts.is_empty() {
-            content.insert(0, json!({"type": "thinking", "thinking": thoughts, "signature": ""}));
+            content.push(json!({"type": "thinking", "thinking": thoughts, "signature": ""}));
         }
-        self.message(json!(content), Some(stop_reason(end.finish)), usage(end))
+        let text = said.content.clone() + &answer.whole(Kind::Text);
+        if !text.is_empty() {
+            content.push(json!({"type": "text", "text": text}));
+        }
+        for number in 0..answer.calls.len() {
+            let mut tool = self.tool(number);
+            let arguments = answer.whole(Kind::Arguments(number));
+            tool["input"] = serde_json::from_str(&arguments).unwrap_or_else(|_| json!({}));
+            content.push(tool);
+        }
+        self.message(json!(content), Some(stop_reason(answer.finish)), usage(end))
     }
 }

@@ -1,7 +1,7 @@
 //! Chat answers of `mnncli serve` and of the MNN Chat app, with their untruths.
 
-use super::{End, Identity, Shape};
-use crate::answer::{Answer, Kind};
+use super::{End, Identity, Shape, Token};
+use crate::answer::Answer;
 use crate::clock;
 use crate::events::Events;
 use serde_json::{Value, json};
@@ -24,11 +24,11 @@ impl MnnShape {
 impl Shape for MnnShape {
     fn open(&mut self, _: &mut Events) {}
 
-    fn piece(&mut self, events: &mut Events, _: Kind, text: &str, _: u32) {
-        events.json(&self.chunk(text, ""));
+    fn token(&mut self, events: &mut Events, token: Token<'_>) {
+        events.json(&self.chunk(token.text, ""));
     }
 
-    fn finish(&mut self, events: &mut Events, _: &End) {
+    fn finish(&mut self, events: &mut Events, _: &[Answer], _: &End) {
         events.json(&self.chunk("", "stop"));
     }
 
@@ -36,14 +36,19 @@ impl Shape for MnnShape {
         events.done();
     }
 
-    fn whole(&mut self, answer: &Answer, _: &End) -> Value {
+    fn whole(&mut self, answers: &[Answer], _: &End) -> Value {
         let seconds = clock::unix_seconds() as u64;
         json!({"id": format!("chatcmpl{seconds}"), "object": "chat.completion", "created": seconds,
             "model": self.model,
             "choices": [{"index": 0, "finish_reason": "stop",
-                "message": {"role": "assistant", "content": answer.whole(Kind::Text)}}],
+                "message": {"role": "assistant", "content": text(answers)}}],
             "usage": {"prompt_tokens": 10, "completion_tokens": 7, "total_tokens": 17}})
     }
+}
+
+/// The text of the only choice; thoughts are part of the text with MNN, as the model writes them.
+fn text(answers: &[Answer]) -> String {
+    answers.iter().flat_map(Answer::pieces).map(|(_, text)| text).collect()
 }
 
 /// The MNN Chat app: no index, no role, usage in the last event whether asked for or not, `stop` after anything.
@@ -66,11 +71,11 @@ impl MnnAppShape {
 impl Shape for MnnAppShape {
     fn open(&mut self, _: &mut Events) {}
 
-    fn piece(&mut self, events: &mut Events, _: Kind, text: &str, _: u32) {
-        events.json(&self.chunk(json!({"delta": {"content": text}})));
+    fn token(&mut self, events: &mut Events, token: Token<'_>) {
+        events.json(&self.chunk(json!({"delta": {"content": token.text}})));
     }
 
-    fn finish(&mut self, events: &mut Events, end: &End) {
+    fn finish(&mut self, events: &mut Events, _: &[Answer], end: &End) {
         let mut last = self.chunk(json!({"delta": {}, "finish_reason": "stop"}));
         last["usage"] = Self::usage(end);
         events.json(&last);
@@ -86,9 +91,9 @@ impl Shape for MnnAppShape {
         events.done();
     }
 
-    fn whole(&mut self, answer: &Answer, end: &End) -> Value {
+    fn whole(&mut self, answers: &[Answer], end: &End) -> Value {
         let mut whole = self.chunk(json!({"finish_reason": "stop",
-            "message": {"role": "assistant", "content": answer.whole(Kind::Text)}}));
+            "message": {"role": "assistant", "content": text(answers)}}));
         whole["object"] = json!("chat.completion");
         whole["usage"] = Self::usage(end);
         whole

@@ -1,7 +1,7 @@
 //! The program, started as a user would.
 
 use crate::SOON;
-use crate::client::{Client, chat, connector};
+use crate::client::{Client, chat, connector, get, post_with};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -72,6 +72,28 @@ async fn the_program_serves_a_mixed_fleet_behind_a_relay() {
 }
 
 #[tokio::test]
+async fn the_program_makes_phones_of_several_builds_that_think_and_keep_streams() {
+    let flags = "--phones 3 --build b1,b2 --continuation echo --keeps-streams --thinking-tokens 4 --batch 64 \
+        --model-size 9 --model-params 8 --quantization Q8_0";
+    let (_program, ready) = start(&flags.split_whitespace().collect::<Vec<_>>());
+    let ask = async |phone: usize, request| {
+        let url = ready["phones"][phone]["url"].as_str().expect("a URL");
+        let stream = TcpStream::connect(url.trim_start_matches("http://")).await.expect("a connection");
+        Client::over(stream).await.ask(request).await.expect("an answer")
+    };
+    for (phone, build) in ["b1", "b2", "b1"].into_iter().enumerate() {
+        assert_eq!(ask(phone, get("/props")).await.json()["build_info"], build);
+    }
+    let meta = ask(0, get("/v1/models")).await.json()["data"][0]["meta"].clone();
+    assert_eq!((&meta["size"], &meta["n_params"], &meta["ftype"]), (&json!(9), &json!(8), &json!("Q8_0")));
+    let body = json!({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "reasoning_content": "hm",
+        "content": ""}], "stream": true, "return_progress": true});
+    let answer = ask(0, post_with("/v1/chat/completions", &body, &[("x-conversation-id", "a")])).await;
+    assert!(answer.joined("reasoning_content").starts_with("hm"), "it repeats what it carries on");
+    assert_eq!(ask(0, get("/v1/stream?conv_id=a&from=0")).await.body, answer.body);
+}
+
+#[tokio::test]
 async fn the_program_announces_its_phones_in_all_three_shapes() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let callback = format!("http://{}/admin/register?token=t", listener.local_addr().expect("an address"));
@@ -98,7 +120,13 @@ async fn the_program_announces_its_phones_in_all_three_shapes() {
 
 #[test]
 fn mistakes_on_the_command_line_are_told() {
-    for arguments in [&["--speed", "fast"][..], &["--dialect", "klingon"], &["--slots", "0"], &["--time-scale", "0"]] {
+    for arguments in [
+        &["--speed", "fast"][..],
+        &["--dialect", "klingon"],
+        &["--continuation", "maybe"],
+        &["--slots", "0"],
+        &["--time-scale", "0"],
+    ] {
         let output = Command::new(env!("CARGO_BIN_EXE_fakephone")).args(arguments).output().expect("it runs");
         assert!(!output.status.success() && !output.stderr.is_empty(), "{arguments:?}");
     }

@@ -64,6 +64,18 @@ impl Answer {
         events(&self.text())
     }
 
+    /// Every event whose data is JSON.
+    pub fn chunks(&self) -> Vec<Value> {
+        self.events().iter().filter_map(|data| serde_json::from_str(data).ok()).collect()
+    }
+
+    /// The strings at `path` in the first choice's deltas, put together.
+    pub fn joined(&self, path: &str) -> String {
+        let pointer = format!("/choices/0/delta/{path}");
+        let parts = self.chunks().into_iter().filter_map(|chunk| Some(chunk.pointer(&pointer)?.as_str()?.to_owned()));
+        parts.collect()
+    }
+
     /// The text of a streamed chat answer, and its finish reason.
     pub fn spoken(&self) -> (String, Option<String>) {
         let mut text = String::new();

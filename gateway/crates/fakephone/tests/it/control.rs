@@ -69,6 +69,24 @@ async fn phones_are_added_and_removed_over_http() {
 }
 
 #[tokio::test]
+async fn phones_are_killed_for_a_time_occupied_and_lose_their_connections_over_http() {
+    let (fleet, control) = fleet(Place::Ports(LOCAL.ip(), 0), 1).await;
+    let phone = fleet.get("0").expect("a phone");
+    let (_, taken) = call(&control, Method::POST, "/phones/0/occupy", &json!({"slots": 3, "seconds": 600})).await;
+    assert_eq!(taken, json!({"taken": 1}));
+    assert_eq!(ask(&phone, get("/slots")).await.expect("an answer").json()[0]["is_processing"], true);
+    let mut client = Client::to(&phone).await;
+    assert_eq!(client.ask(get("/health")).await.expect("an answer").status, 200);
+    let (status, _) = call(&control, Method::POST, "/phones/0/cut", &Value::Null).await;
+    assert_eq!((status, client.ask(get("/health")).await.is_err()), (200, true));
+    assert_eq!(call(&control, Method::POST, "/phones/0/pace", &json!({"pace": 0.5})).await.0, 200);
+    assert_eq!(call(&control, Method::POST, "/phones/0/kill", &json!({"seconds": 0.1})).await.0, 200);
+    let back = async { while TcpStream::connect(phone.address()).await.is_err() || !phone.is_alive() {} };
+    tokio::time::timeout(crate::SOON, back).await.expect("it is back");
+    assert_eq!(ask(&phone, chat("x", json!({}))).await.expect("an answer").status, 200);
+}
+
+#[tokio::test]
 async fn mistakes_are_told() {
     let (_fleet, control) = fleet(Place::Ports(LOCAL.ip(), 0), 1).await;
     for (method, path, body, status) in [
@@ -76,6 +94,9 @@ async fn mistakes_are_told() {
         (Method::GET, "/nonsense", Value::Null, 404),
         (Method::GET, "/ca.pem", Value::Null, 404),
         (Method::POST, "/phones/0/fault", json!({"fault": "explode"}), 400),
+        (Method::POST, "/phones/0/occupy", json!({"slots": 2}), 400),
+        (Method::POST, "/phones/0/kill", json!({"seconds": -2}), 400),
+        (Method::POST, "/phones/0/pace", json!({"speed": 2}), 400),
         (Method::POST, "/phones", json!({"slot": 2}), 400),
         (Method::POST, "/phones", json!({"speed": "100b"}), 400),
     ] {

@@ -1,52 +1,149 @@
 //! Anthropic's events: `message_start` … `message_stop`.
 //!
-//! The opening events are held until there is content, so that an attempt that dies before it leaves no trace.
+//! A message is a list of content blocks, numbered from 0, and each event names its block. A replica that carries a message on
+//! numbers its blocks from 0 again and opens a message of its own: that opening is dropped, its first text goes on in the
+//! client's open block, and its other blocks get the numbers that follow.
+//!
+//! llama-server leaves all blocks open up to the end, so at the seam any number of them may be open of which the next replica
+//! knows nothing: they are closed here, before the first that it closes.
+//!
+//! | question | file |
+//! |---|---|
+//! | what does an event say | `event` |
+//! | which blocks has the client | `blocks` |
+//! | what becomes of an event | `relay` |
+//! | how does a message end | `ending` |
+//! | what is the plain answer | `answer` |
 
-use super::opening::Opening;
-use super::{Ledger, StreamError, StreamOptions, in_band, write_edited};
+mod answer;
+mod blocks;
+mod ending;
+mod event;
+mod relay;
+
+use super::gate::Gate;
+use super::limits::Wanted;
+use super::outlet::Outlet;
+use super::transcript::Transcript;
+use super::{Ledger, StreamError, StreamOptions, in_band};
+use crate::answer::Answer;
+use crate::carry::{CarryOn, Engine, Leg, Obstacle};
 use crate::edits::Edits;
-use crate::json::{Flaw, JsonError, Kind, Scanner, quoted};
+use crate::json::{Flaw, quoted};
 use crate::route::Route;
-use crate::sse::write_event;
-use crate::usage::{EngineTimings, Reported};
-use bytes::{BufMut, BytesMut};
-use std::ops::Range;
+use crate::segments::Segments;
+use answer::Message;
+use blocks::Blocks;
+use bytes::{Bytes, BytesMut};
+use relay::Patch;
 
 /// The stream of one client on this route.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct MessagesStream {
     model: Vec<u8>,
-    held: Opening,
+    wanted: Wanted,
+    outlet: Outlet,
+    transcript: Transcript,
+    blocks: Blocks,
+    gate: Option<Box<Gate>>,
+    /// The running attempt carries on what another one began.
+    carries_on: bool,
+    /// All tokens that the answer may have were written before.
+    full: bool,
+    /// What a plain answer has beside its content.
+    message: Message,
     stopped: bool,
     broken: bool,
     edits: Edits<Patch>,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Patch {
-    Model,
-}
-
-/// What one event was.
-#[derive(Default)]
-struct Event<'a> {
-    kind: Option<&'a str>,
-    content: bool,
-    stop: bool,
-    error: bool,
-    model: Option<Range<usize>>,
-}
-
 impl MessagesStream {
     pub fn new(options: &StreamOptions) -> Self {
-        let model = quoted(&options.model);
-        Self { model, held: Opening::default(), stopped: false, broken: false, edits: Edits::default() }
+        Self {
+            model: quoted(&options.model),
+            wanted: Wanted::new(options),
+            outlet: Outlet::new(options),
+            transcript: Transcript::new(options),
+            blocks: Blocks::default(),
+            gate: None,
+            carries_on: false,
+            full: false,
+            message: Message::default(),
+            stopped: false,
+            broken: false,
+            edits: Edits::default(),
+        }
     }
 
-    pub fn begin_attempt(&mut self, content_sent: bool) {
-        self.held.clear();
+    pub fn begin_attempt(&mut self, leg: Leg, engine: Engine, ledger: &mut Ledger) {
+        let wanted = if engine.obeys { Wanted::default() } else { self.wanted.clone() };
+        let part = self.carry_on(ledger);
         self.stopped = false;
-        self.broken = content_sent;
+        self.carries_on = leg == Leg::CarryOn;
+        match (leg, part) {
+            (Leg::CarryOn, Ok(part)) => {
+                self.blocks.carry_on(self.transcript.is_marked());
+                self.transcript.cut_back();
+                self.outlet.forget_held();
+                self.broken = false;
+                self.full = self.wanted.is_full(part.tokens);
+                let (tokens, counted) = self.transcript.tokens();
+                ledger.begin_carry_on(tokens, counted, tokens, engine);
+                self.gate = Some(Gate::carry_on(part, wanted)).filter(|gate| !gate.is_open());
+            }
+            (Leg::CarryOn, Err(_)) => self.broken = true,
+            (Leg::Anew, _) => {
+                self.broken = ledger.content_sent;
+                if !self.broken {
+                    self.outlet.forget_all();
+                    self.transcript.clear();
+                    self.blocks = Blocks::default();
+                }
+                self.full = false;
+                self.gate = Gate::anew(&wanted);
+                ledger.begin_anew(engine);
+            }
+        }
+    }
+
+    pub fn carried_tokens(&mut self, tokens: u32, ledger: &mut Ledger) {
+        self.transcript.set_tokens(0, tokens);
+        self.full = self.wanted.is_full(tokens);
+        ledger.correct_carried(tokens.into(), true, tokens.into());
+    }
+
+    pub fn carry_on(&self, ledger: &Ledger) -> Result<CarryOn, Obstacle> {
+        if !ledger.content_sent && self.transcript.is_blank() {
+            Err(Obstacle::Nothing)
+        } else {
+            self.transcript.carry_on(0)
+        }
+    }
+
+    /// Whether the client gets one object at the end.
+    pub fn is_plain(&self) -> bool {
+        self.outlet.is_plain()
+    }
+
+    pub fn kept(&self) -> usize {
+        self.transcript.bytes() + self.outlet.held()
+    }
+
+    pub fn keep_no_more(&mut self) {
+        self.transcript.give_up();
+        self.outlet.give_up();
+    }
+
+    pub fn into_answer(self, ledger: &Ledger) -> Answer {
+        let (usage, estimated) = ledger.usage().unwrap_or_default();
+        let ours = (estimated || self.carries_on || ledger.reported.silly).then(|| usage.to_json(Route::Messages));
+        let body = self.message.write(&self.model, &self.blocks, &self.transcript, ours);
+        Answer {
+            body: Segments::from(Bytes::from(body)),
+            usage: (!estimated).then_some(usage),
+            timings: ledger.timings,
+            text_bytes: if estimated { self.transcript.bytes() as u64 } else { 0 },
+        }
     }
 
     /// Reads one event; says whether it had content.
@@ -60,42 +157,33 @@ impl MessagesStream {
         if self.broken {
             return Err(StreamError::Cut);
         }
-        if text.trim_ascii() == "[DONE]" {
+        if self.full || text.trim_ascii() == "[DONE]" {
+            ledger.ended_here = self.full;
             return self.finish(ledger, out).map(|()| false);
         }
-        let event = scan(text, ledger)?;
+        let event = event::scan(text, ledger)?;
         let kind = event_name(event.kind, name)?;
         if event.error || kind == "error" {
             return Err(in_band(Route::Messages, text));
         }
+        self.edits.clear();
         match kind {
             // Signs of life are the gateway's to give.
-            "ping" => return Ok(false),
-            "message_stop" => return self.finish(ledger, out).map(|()| false),
-            _ => {}
+            "ping" => Ok(false),
+            "message_stop" => self.finish(ledger, out).map(|()| false),
+            "message_start" => self.start(&event, ledger, out).map(|()| false),
+            "content_block_start" => self.block_start(&event, ledger, out),
+            "content_block_delta" => self.block_delta(&event, ledger, out),
+            "content_block_stop" => self.block_stop(&event, ledger, out).map(|()| false),
+            "message_delta" => self.message_delta(&event, ledger, out).map(|()| false),
+            _ => {
+                let content = event.has_content();
+                if content {
+                    ledger.count();
+                }
+                self.send(kind, &event, content, ledger, out).map(|()| content)
+            }
         }
-        self.stopped |= event.stop;
-        self.edits.clear();
-        if let Some(range) = event.model {
-            self.edits.replace(range, Patch::Model);
-        }
-        let goes_out = ledger.content_sent || event.content || event.stop;
-        let (edits, model) = (&mut self.edits, &self.model);
-        self.held.write(goes_out, kind, out, |target| {
-            write_edited(text, edits, target, |out, Patch::Model| out.put_slice(model));
-        })?;
-        ledger.content_sent |= goes_out;
-        Ok(event.content)
-    }
-
-    /// The stream is over; the answer is whole if it has its stop reason.
-    pub fn finish(&mut self, ledger: &mut Ledger, out: &mut BytesMut) -> Result<(), StreamError> {
-        if !self.stopped {
-            return Err(StreamError::Cut);
-        }
-        write_event(out, Some("message_stop"), br#"{"type":"message_stop"}"#);
-        ledger.complete = true;
-        Ok(())
     }
 }
 
@@ -107,51 +195,4 @@ pub(super) fn event_name<'a>(kind: Option<&'a str>, name: Option<&'a [u8]>) -> R
         return Err(StreamError::Malformed { flaw: Flaw::Expected("an event type") });
     }
     Ok(name)
-}
-
-fn scan<'a>(text: &'a str, ledger: &mut Ledger) -> Result<Event<'a>, JsonError> {
-    let mut event = Event::default();
-    let mut scanner = Scanner::new(text);
-    let mut open = scanner.object()?;
-    while let Some(key) = scanner.member(&mut open)? {
-        match key.name.as_ref() {
-            "type" if scanner.kind()? == Kind::Text => event.kind = Some(scanner.text()?.raw),
-            "message" if scanner.kind()? == Kind::Object => message(&mut scanner, &mut event, ledger)?,
-            "delta" if scanner.kind()? == Kind::Object => delta(&mut scanner, &mut event)?,
-            "usage" => ledger.reported.merge(Reported::read(&mut scanner)?),
-            "timings" => ledger.timings = EngineTimings::read(&mut scanner)?.or(ledger.timings),
-            "error" => {
-                event.error |= scanner.kind()? != Kind::Null;
-                scanner.skip()?;
-            }
-            _ => scanner.pass()?,
-        }
-    }
-    scanner.finish()?;
-    Ok(event)
-}
-
-fn message(scanner: &mut Scanner<'_>, event: &mut Event<'_>, ledger: &mut Ledger) -> Result<(), JsonError> {
-    let mut open = scanner.object()?;
-    while let Some(key) = scanner.member(&mut open)? {
-        match key.name.as_ref() {
-            "model" => event.model = Some(scanner.skip()?),
-            "usage" => ledger.reported.merge(Reported::read(scanner)?),
-            _ => scanner.pass()?,
-        }
-    }
-    Ok(())
-}
-
-fn delta(scanner: &mut Scanner<'_>, event: &mut Event<'_>) -> Result<(), JsonError> {
-    let mut open = scanner.object()?;
-    while let Some(key) = scanner.member(&mut open)? {
-        let kind = scanner.kind()?;
-        match key.name.as_ref() {
-            "text" | "thinking" | "partial_json" if kind == Kind::Text => event.content |= !scanner.text()?.is_empty(),
-            "stop_reason" if kind == Kind::Text => event.stop |= !scanner.text()?.is_empty(),
-            _ => scanner.pass()?,
-        }
-    }
-    Ok(())
 }

@@ -7,7 +7,7 @@ use bytes::{BufMut, BytesMut};
 const MAX_HELD: usize = 256 * 1024;
 
 /// What has not gone out yet.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Opening(BytesMut);
 
 impl Opening {
@@ -20,6 +20,14 @@ impl Opening {
         self.0.clear();
     }
 
+    /// Lets out what is held.
+    pub fn release(&mut self, out: &mut BytesMut) {
+        if !self.0.is_empty() {
+            out.put_slice(&self.0);
+            self.0 = BytesMut::new();
+        }
+    }
+
     /// Writes an event of that name whose data `write` appends: to `out` after all that was held if it `goes_out`, else to
     /// what is held.
     pub fn write(
@@ -29,9 +37,8 @@ impl Opening {
         out: &mut BytesMut,
         write: impl FnOnce(&mut BytesMut),
     ) -> Result<(), StreamError> {
-        if goes_out && !self.0.is_empty() {
-            out.put_slice(&self.0);
-            self.0 = BytesMut::new();
+        if goes_out {
+            self.release(out);
         }
         let target = if goes_out { out } else { &mut self.0 };
         target.put_slice(b"event: ");

@@ -2,67 +2,71 @@
 //!
 //! The SDKs' `responses.stream()` keeps a snapshot and finds its parts by `output_index` and `content_index`, which
 //! llama-server leaves out, as it does `sequence_number` and the first snapshot's `output`. They are filled in here from
-//! the order in which items were added.
+//! the order in which items were added. So is the content part of its thoughts, which it does not begin.
+//!
+//! No engine carries a response on. It is carried on as a chat, whose chunks are told in this API's events (`carried`), to an
+//! end like the one that llama-server would have written (`ending`).
 
+mod carried;
+mod chunk;
+mod ending;
+mod event;
+mod items;
+mod numbered;
+mod plain;
+
+use super::gate::Gate;
+use super::limits::Wanted;
 use super::messages::event_name;
-use super::opening::Opening;
+use super::outlet::Outlet;
+use super::transcript::{Part, Transcript};
 use super::{Ledger, StreamError, StreamOptions, in_band, write_edited};
-use crate::edits::{Edits, MemberCuts};
-use crate::json::{JsonError, Kind, Scanner, quoted};
+use crate::answer::Answer;
+use crate::carry::{CarryOn, Engine, Leg, Obstacle};
+use crate::edits::Edits;
+use crate::json::{Flaw, quoted};
 use crate::route::Route;
-use crate::usage::{EngineTimings, Reported};
-use bytes::{BufMut, BytesMut};
-use std::ops::Range;
+use bytes::{Bytes, BytesMut};
+use carried::ChatLeg;
+use event::{Event, Patch, Reading, put};
+use items::{Items, Kind, Stage};
+use numbered::Numbered;
 
-/// Most output items whose place is remembered; an answer has a handful.
-const MAX_ITEMS: usize = 1024;
-
-/// Longest item id remembered, in bytes.
-const MAX_ID: usize = 256;
+/// Longest first snapshot kept, in bytes. llama-server's has 100; others repeat the client's instructions and tools in it, and
+/// with more of these the answer is not carried on.
+const MAX_SNAPSHOT: usize = 64 * 1024;
 
 /// The stream of one client on this route.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ResponsesStream {
     model: Vec<u8>,
-    held: Opening,
-    /// The number the next event gets.
-    sequence: u64,
-    /// Output items in the order they were added: id, and content parts begun.
-    items: Vec<(Box<str>, u32)>,
+    wanted: Wanted,
+    reading: Reading,
+    line: Numbered,
+    items: Items,
+    transcript: Transcript,
+    /// The first snapshot, as JSON.
+    snapshot: String,
+    /// The running attempt is a chat.
+    chat: Option<ChatLeg>,
+    /// The last snapshot, where the answer is plain.
+    whole: Bytes,
     broken: bool,
     edits: Edits<Patch>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Patch {
-    Cut,
-    Model,
-    Static(&'static str),
-    Number(u64),
-    /// A member that was missing, with the comma before it.
-    Member(&'static str, u64),
-}
-
-/// What one event was.
-#[derive(Default)]
-struct Event<'a> {
-    kind: Option<&'a str>,
-    item: Option<&'a str>,
-    sequence: Option<Range<usize>>,
-    has_output_index: bool,
-    has_content_index: bool,
-    filled_delta: bool,
-    error: bool,
-    end: usize,
 }
 
 impl ResponsesStream {
     pub fn new(options: &StreamOptions) -> Self {
         Self {
             model: quoted(&options.model),
-            held: Opening::default(),
-            sequence: 0,
-            items: Vec::new(),
+            wanted: Wanted::new(options),
+            reading: Reading { timings: options.timings },
+            line: Numbered::new(Outlet::new(options)),
+            items: Items::default(),
+            transcript: Transcript::new(options),
+            snapshot: String::new(),
+            chat: None,
+            whole: Bytes::new(),
             broken: false,
             edits: Edits::default(),
         }
@@ -70,17 +74,85 @@ impl ResponsesStream {
 
     /// The number an event written now must have.
     pub fn next_number(&self) -> u64 {
-        // What is held has not been sent.
-        if self.held.is_empty() { self.sequence } else { 0 }
+        self.line.due()
     }
 
-    pub fn begin_attempt(&mut self, content_sent: bool) {
-        self.broken = content_sent;
-        if !content_sent {
-            self.held.clear();
-            self.sequence = 0;
-            self.items.clear();
+    pub fn begin_attempt(&mut self, leg: Leg, engine: Engine, ledger: &mut Ledger) {
+        let part = self.carry_on(ledger);
+        self.chat = None;
+        match (leg, part) {
+            (Leg::CarryOn, Ok(part)) => {
+                if self.transcript.is_marked() {
+                    self.items.cut_back();
+                }
+                self.transcript.cut_back();
+                self.line.forget_held();
+                self.broken = false;
+                let (tokens, counted) = self.transcript.tokens();
+                ledger.begin_carry_on(tokens, counted, tokens, engine);
+                let wanted = if engine.obeys { Wanted::default() } else { self.wanted.clone() };
+                self.chat = Some(ChatLeg::new(self.wanted.is_full(part.tokens), Gate::carry_on(part, wanted)));
+            }
+            (Leg::CarryOn, Err(_)) => self.broken = true,
+            (Leg::Anew, _) => {
+                self.broken = ledger.content_sent;
+                if !self.broken {
+                    self.line.forget_all();
+                    self.items.clear();
+                    self.transcript.clear();
+                    self.snapshot.clear();
+                }
+                ledger.begin_anew(engine);
+            }
         }
+    }
+
+    pub fn carried_tokens(&mut self, tokens: u32, ledger: &mut Ledger) {
+        self.transcript.set_tokens(0, tokens);
+        if let Some(chat) = &mut self.chat {
+            chat.full = self.wanted.is_full(tokens);
+        }
+        ledger.correct_carried(tokens.into(), true, tokens.into());
+    }
+
+    pub fn carry_on(&self, ledger: &Ledger) -> Result<CarryOn, Obstacle> {
+        if !ledger.content_sent && self.transcript.is_blank() {
+            Err(Obstacle::Nothing)
+        } else {
+            self.transcript.carry_on(0)
+        }
+    }
+
+    /// Whether the client gets one object at the end.
+    pub fn is_plain(&self) -> bool {
+        self.line.outlet.is_plain()
+    }
+
+    pub fn kept(&self) -> usize {
+        self.transcript.bytes() + self.line.outlet.held() + self.snapshot.len() + self.whole.len()
+    }
+
+    pub fn keep_no_more(&mut self) {
+        self.line.outlet.give_up();
+        // A response that is being carried on can't be ended without its text.
+        if self.chat.is_none() {
+            self.transcript.give_up();
+        }
+    }
+
+    pub fn into_answer(self, ledger: &Ledger) -> Answer {
+        let (usage, estimated) = ledger.usage().unwrap_or_default();
+        Answer {
+            body: plain::body(&self.whole, &self.model, ledger.reported.silly.then_some(usage)),
+            usage: (!estimated).then_some(usage),
+            timings: ledger.timings,
+            text_bytes: if estimated { self.transcript.bytes() as u64 } else { 0 },
+        }
+    }
+
+    /// The upstream has closed its stream. A response of its own has its end inside it.
+    pub fn end(&mut self, ledger: &mut Ledger, out: &mut BytesMut) -> Result<(), StreamError> {
+        if self.chat.is_some() { self.finish_chat(ledger, out) } else { Err(StreamError::Cut) }
     }
 
     /// Reads one event; says whether it had content.
@@ -91,158 +163,155 @@ impl ResponsesStream {
         ledger: &mut Ledger,
         out: &mut BytesMut,
     ) -> Result<bool, StreamError> {
+        if self.chat.is_some() {
+            return self.chunk(text, ledger, out);
+        }
         if self.broken || text.trim_ascii() == "[DONE]" {
             return Err(StreamError::Cut);
         }
         self.edits.clear();
-        let event = self.scan(text, ledger)?;
+        let event = self.reading.scan(text, ledger, &mut self.edits)?;
         let kind = event_name(event.kind, name)?;
         if event.error || kind == "error" || (kind == "response.failed" && !ledger.content_sent) {
             return Err(in_band(Route::Responses, text));
         }
-        let content = event.filled_delta && kind.ends_with(".delta");
+        let content = !event.delta.is_empty() && kind.ends_with(".delta");
         let over = matches!(kind, "response.completed" | "response.incomplete" | "response.failed");
+        if over && event.response.is_empty() {
+            return Err(StreamError::Malformed { flaw: Flaw::Expected("the response in its last event") });
+        }
+        if content {
+            ledger.count();
+            if matches!(kind, "response.reasoning_text.delta" | "response.output_text.delta") {
+                let place = event.item.and_then(|id| self.items.place(id));
+                place.map_or(Ok(()), |place| self.begin_part(place, ledger, out))?;
+            }
+        }
+        self.keep(kind, &event);
         self.number(kind, &event);
         let goes_out = ledger.content_sent || content || over;
         let (edits, model) = (&mut self.edits, &self.model);
-        self.held.write(goes_out, kind, out, |target| {
+        let sent = self.line.outlet.write(goes_out, kind, out, |target| {
             write_edited(text, edits, target, |out, patch| put(out, *patch, model));
         })?;
-        ledger.content_sent |= goes_out;
-        ledger.complete |= over;
+        self.went_out(sent, ledger);
+        if over {
+            self.whole(event.response.as_bytes(), ledger, out);
+        }
         Ok(content)
+    }
+
+    /// Keeps of an event what another attempt needs to go on.
+    fn keep(&mut self, kind: &str, event: &Event<'_>) {
+        match kind {
+            "response.created" if event.response.len() <= MAX_SNAPSHOT => {
+                self.snapshot.replace_range(.., event.response);
+                return;
+            }
+            "response.created" => return self.transcript.call_goes_out(),
+            "response.output_item.added" => self.add_item(event),
+            _ => {}
+        }
+        let Some(place) = event.item.and_then(|id| self.items.place(id)) else {
+            // A text of no item that is known can't go on.
+            return if event.delta.is_empty() {
+            } else {
+                self.strange()
+            };
+        };
+        let Some(item) = self.items.get_mut(place) else { return };
+        match (kind, item.kind) {
+            ("response.output_text.delta", Kind::Message) => self.keep_text(Part::Content, event.delta),
+            ("response.reasoning_text.delta", Kind::Reasoning) => self.keep_text(Part::Reasoning, event.delta),
+            ("response.function_call_arguments.delta", _) => {}
+            ("response.content_part.added", _) => {
+                item.parts = item.parts.saturating_add(1);
+                if !matches!(event.part_kind, "output_text" | "reasoning_text") || item.parts > 1 {
+                    self.strange();
+                }
+            }
+            ("response.output_text.done", _) => item.stage = Stage::TextDone,
+            ("response.content_part.done", _) => item.stage = Stage::PartDone,
+            ("response.output_item.done", _) => item.stage = Stage::Done,
+            _ if event.delta.is_empty() => {}
+            _ => self.strange(),
+        }
+    }
+
+    fn keep_text(&mut self, part: Part, raw: &str) {
+        self.transcript.write(0, part, raw);
+        if !raw.is_empty() {
+            self.transcript.count(0);
+        }
+    }
+
+    fn add_item(&mut self, event: &Event<'_>) {
+        let kind = Kind::of(event.item_kind);
+        if kind == Kind::Call {
+            self.hold();
+        }
+        let from = kind.part().map_or(0, |part| self.transcript.text(part).len());
+        let known = event.item.is_some_and(|id| self.items.place(id).is_some());
+        if !known {
+            let _full = self.items.add(event.item.unwrap_or_default(), kind, from, None);
+        }
+        if known || !self.items.can_go_on() {
+            self.strange();
+        }
+    }
+
+    /// A call begins.
+    fn hold(&mut self) {
+        if self.line.hold() {
+            self.items.mark();
+            self.transcript.mark();
+        }
+    }
+
+    /// Something was written that no other attempt can go on with. Of what is held nothing goes on in any case.
+    fn strange(&mut self) {
+        match (self.line.outlet.is_holding(), &self.chat) {
+            (true, _) => {}
+            (false, Some(_)) => self.transcript.bar(),
+            (false, None) => self.transcript.call_goes_out(),
+        }
+    }
+
+    fn went_out(&mut self, sent: bool, ledger: &mut Ledger) {
+        ledger.content_sent |= sent;
+        if sent && self.transcript.is_marked() {
+            // More of a call came than is held.
+            self.transcript.unmark();
+            self.strange();
+        }
+    }
+
+    /// The answer is whole, and this is it.
+    fn whole(&mut self, response: &[u8], ledger: &mut Ledger, out: &mut BytesMut) {
+        if self.line.outlet.is_plain() {
+            self.whole = Bytes::copy_from_slice(response);
+        }
+        self.line.outlet.release(out);
+        ledger.complete = true;
     }
 
     /// Fills in the numbers that are missing.
     fn number(&mut self, kind: &str, event: &Event<'_>) {
-        let sequence = self.sequence;
-        self.sequence += 1;
+        let sequence = self.line.take();
         match &event.sequence {
             Some(range) => self.edits.replace(range.clone(), Patch::Number(sequence)),
             None => self.edits.insert(event.end, Patch::Member("sequence_number", sequence)),
         }
         let Some(id) = event.item else { return };
-        let adds = kind == "response.output_item.added";
-        let known = self.items.iter().rposition(|(known, _)| **known == *id);
-        let place = match known {
-            Some(place) => place,
-            None if adds && self.items.len() < MAX_ITEMS && id.len() <= MAX_ID => {
-                self.items.push((id.into(), 0));
-                self.items.len() - 1
-            }
-            None => self.items.len().saturating_sub(1),
-        };
+        let place = self.items.place(id).unwrap_or(self.items.last());
         if !event.has_output_index {
             self.edits.insert(event.end, Patch::Member("output_index", place as u64));
         }
         let of_content =
             ["response.content_part.", "response.output_text.", "response.refusal.", "response.reasoning_text."];
-        if of_content.iter().any(|prefix| kind.starts_with(prefix)) {
-            let parts = self.items.get_mut(place).map(|(_, parts)| parts);
-            let part = match parts {
-                Some(parts) if kind == "response.content_part.added" => {
-                    *parts = parts.saturating_add(1);
-                    *parts - 1
-                }
-                Some(parts) => parts.saturating_sub(1),
-                None => 0,
-            };
-            if !event.has_content_index {
-                self.edits.insert(event.end, Patch::Member("content_index", part.into()));
-            }
+        if !event.has_content_index && of_content.iter().any(|prefix| kind.starts_with(prefix)) {
+            let part = self.items.get_mut(place).map_or(0, |item| item.parts.saturating_sub(1));
+            self.edits.insert(event.end, Patch::Member("content_index", part.into()));
         }
-    }
-
-    fn scan<'a>(&mut self, text: &'a str, ledger: &mut Ledger) -> Result<Event<'a>, JsonError> {
-        let mut event = Event::default();
-        let mut scanner = Scanner::new(text);
-        let mut open = scanner.object()?;
-        while let Some(key) = scanner.member(&mut open)? {
-            let kind = scanner.kind()?;
-            match key.name.as_ref() {
-                "type" if kind == Kind::Text => event.kind = Some(scanner.text()?.raw),
-                "response" if kind == Kind::Object => self.response(&mut scanner, ledger)?,
-                "item" if kind == Kind::Object => item(&mut scanner, &mut event)?,
-                "item_id" if kind == Kind::Text => event.item = Some(scanner.text()?.raw),
-                "sequence_number" => event.sequence = Some(scanner.skip()?),
-                "output_index" => event.has_output_index = scanner.skip().map(|_| kind == Kind::Number)?,
-                "content_index" => event.has_content_index = scanner.skip().map(|_| kind == Kind::Number)?,
-                "delta" if kind == Kind::Text => event.filled_delta = !scanner.text()?.is_empty(),
-                "error" => {
-                    event.error |= kind != Kind::Null;
-                    scanner.skip()?;
-                }
-                _ => scanner.pass()?,
-            }
-        }
-        event.end = scanner.at() - 1;
-        scanner.finish()?;
-        Ok(event)
-    }
-
-    /// The snapshot inside some events: its model is the client's, its output a list, engine's extras are out.
-    fn response(&mut self, scanner: &mut Scanner<'_>, ledger: &mut Ledger) -> Result<(), JsonError> {
-        let mut open = scanner.object()?;
-        let mut cuts = MemberCuts::default();
-        let (mut has_model, mut has_output) = (false, false);
-        while let Some(key) = scanner.member(&mut open)? {
-            if key.name == "timings" {
-                ledger.timings = EngineTimings::read(scanner)?.or(ledger.timings);
-                cuts.drop(key.before, key.start, scanner.at(), &mut self.edits, Patch::Cut);
-                continue;
-            }
-            cuts.keep(key.start, &mut self.edits, Patch::Cut);
-            match key.name.as_ref() {
-                "model" => {
-                    has_model = true;
-                    let range = scanner.skip()?;
-                    self.edits.replace(range, Patch::Model);
-                }
-                "output" => {
-                    has_output = true;
-                    scanner.skip()?;
-                }
-                "usage" => ledger.reported.merge(Reported::read(scanner)?),
-                _ => scanner.pass()?,
-            }
-        }
-        let comma = cuts.finish(&mut self.edits, Patch::Cut);
-        let end = scanner.at() - 1;
-        let mut first = !comma;
-        for (missing, member) in [(!has_model, r#""model":"#), (!has_output, r#""output":[]"#)] {
-            if !missing {
-                continue;
-            }
-            if !std::mem::replace(&mut first, false) {
-                self.edits.insert(end, Patch::Static(","));
-            }
-            self.edits.insert(end, Patch::Static(member));
-            if member == r#""model":"# {
-                self.edits.insert(end, Patch::Model);
-            }
-        }
-        Ok(())
-    }
-}
-
-fn item<'a>(scanner: &mut Scanner<'a>, event: &mut Event<'a>) -> Result<(), JsonError> {
-    let mut open = scanner.object()?;
-    while let Some(key) = scanner.member(&mut open)? {
-        if key.name == "id" && scanner.kind()? == Kind::Text {
-            event.item = Some(scanner.text()?.raw);
-        } else {
-            scanner.skip()?;
-        }
-    }
-    Ok(())
-}
-
-fn put(out: &mut BytesMut, patch: Patch, model: &[u8]) {
-    match patch {
-        Patch::Cut => {}
-        Patch::Model => out.put_slice(model),
-        Patch::Static(text) => out.put_slice(text.as_bytes()),
-        Patch::Number(number) => out.put_slice(number.to_string().as_bytes()),
-        Patch::Member(name, number) => out.put_slice(format!(r#","{name}":{number}"#).as_bytes()),
     }
 }

@@ -1,11 +1,13 @@
 //! Streams of chat and text completions, dialect by dialect.
 
 use bytes::BytesMut;
-use openai_wire::{AnswerStream, Fault, PromptProgress, Route, SseDecoder, Step, StreamError, StreamOptions, Usage};
+use openai_wire::{
+    AnswerStream, Engine, Fault, Leg, PromptProgress, Route, SseDecoder, Step, StreamError, StreamOptions, Usage,
+};
 use serde_json::{Value, json};
 
 pub fn options(include_usage: bool) -> StreamOptions {
-    StreamOptions { model: "asked".into(), include_usage }
+    StreamOptions { model: "asked".into(), include_usage, ..StreamOptions::default() }
 }
 
 pub fn new(include_usage: bool) -> AnswerStream {
@@ -76,6 +78,12 @@ fn llama_server_without_usage_asked() {
     assert!(!stream.usage_estimated() && stream.is_complete() && stream.content_sent());
     assert_eq!(stream.timings().expect("timings").predicted_ms, 30.5);
     assert_eq!(stream.content_events(), 2);
+}
+
+#[test]
+fn an_event_that_says_null_says_nothing() {
+    let (result, events) = run(&mut new(false), &format!("data: null\n\n{LLAMA}"));
+    assert_eq!((result, texts(&events).as_str()), (Ok(()), " did it"));
 }
 
 #[test]
@@ -380,7 +388,7 @@ fn a_second_attempt_before_content_is_not_noticed() {
     stream.push(b"data: {\"choices\":[{\"index\"", &mut out).expect("half an event");
     assert_eq!(stream.end(&mut out), Err(StreamError::Cut));
     assert!(!stream.content_sent());
-    stream.begin_attempt();
+    stream.begin_attempt(Leg::Anew, Engine::default());
     let other = LLAMA
         .replace("chatcmpl-a", "chatcmpl-b")
         .replace("\"created\":17", "\"created\":18")
@@ -390,25 +398,6 @@ fn a_second_attempt_before_content_is_not_noticed() {
     new(true).push(LLAMA.as_bytes(), &mut straight).expect("sound");
     let seen = String::from_utf8(out.to_vec()).expect("utf-8");
     assert_eq!(seen, String::from_utf8(straight.to_vec()).expect("utf-8"));
-}
-
-#[test]
-fn a_continuation_keeps_the_head_drops_the_second_role_and_adds_up_usage() {
-    let mut stream = new(true);
-    let mut out = BytesMut::new();
-    let word =
-        LLAMA.find(r#"data: {"choices":[{"finish_reason":null,"index":0,"delta":{"content":" it""#).expect("word");
-    stream.push(&LLAMA.as_bytes()[..word], &mut out).expect("sound");
-    stream.begin_attempt();
-    let rest = LLAMA.replace("chatcmpl-a", "chatcmpl-b").replace(" did", "").replace("\"b1\"", "\"b2\"");
-    stream.push(rest.as_bytes(), &mut out).expect("sound");
-    let events = data(&out);
-    assert_eq!(texts(&events), " did it");
-    assert_eq!(events.iter().filter(|event| event["choices"][0]["delta"].get("role").is_some()).count(), 1);
-    let chunks = &events[..events.len() - 1];
-    assert!(chunks.iter().all(|event| event["id"] == "chatcmpl-a" && event["system_fingerprint"] == "b1"));
-    assert_eq!(stream.usage().expect("usage"), Usage { prompt_tokens: 16, completion_tokens: 4, cached_tokens: 16 });
-    assert!(stream.usage_estimated());
 }
 
 #[test]
@@ -458,4 +447,29 @@ fn silly_usage_and_bytes_after_the_end_are_not_passed_on() {
     let mut out = BytesMut::new();
     assert!(stream.push(b"data: {\"choices\":[{}]}\n\n", &mut out).expect("ignored").complete);
     assert!(out.is_empty());
+}
+
+#[test]
+fn an_engines_measurements_go_out_once_where_they_are_asked_for() {
+    let timings = json!({"cache_n":16,"prompt_n":1,"prompt_ms":5,"predicted_n":3,"predicted_ms":30.5});
+    let told = |include_usage, upstream: &str| {
+        let options = StreamOptions { timings: true, ..options(include_usage) };
+        let mut out = BytesMut::new();
+        AnswerStream::new(Route::ChatCompletions, options).push(upstream.as_bytes(), &mut out).expect("sound");
+        data(&out)
+    };
+    for include_usage in [false, true] {
+        let events = told(include_usage, LLAMA);
+        let last = &events[events.len() - 2];
+        assert_eq!((&last["timings"], last["usage"].is_object()), (&timings, include_usage));
+        let choices = if include_usage { json!([]) } else { json!([{"index":0,"delta":{},"finish_reason":null}]) };
+        assert_eq!(last["choices"], choices, "without usage a chunk without choices is not expected");
+        assert_eq!(events.iter().filter(|event| event.get("timings").is_some()).count(), 1);
+    }
+    let each = LLAMA.replace("\"object\":", "\"timings\":{\"predicted_n\":1},\"object\":").replace(
+        ",\"timings\":{\"cache_n\":16,\"prompt_n\":1,\"prompt_ms\":5,\"predicted_n\":3,\"predicted_ms\":30.5}",
+        "",
+    );
+    let events = told(false, &each);
+    assert_eq!(events.iter().filter(|event| event["timings"]["predicted_n"] == 1).count(), 5, "and where they stand");
 }

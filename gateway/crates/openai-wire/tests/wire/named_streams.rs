@@ -1,15 +1,15 @@
 //! Streams with named events: the Responses API and Anthropic's messages.
 
 use bytes::BytesMut;
-use openai_wire::{AnswerStream, ErrorBody, Fault, Route, SseDecoder, StreamError, StreamOptions, Usage};
+use openai_wire::{AnswerStream, Engine, ErrorBody, Fault, Leg, Route, SseDecoder, StreamError, StreamOptions, Usage};
 use serde_json::{Value, json};
 
 fn new(route: Route) -> AnswerStream {
-    AnswerStream::new(route, StreamOptions { model: "asked".into(), include_usage: false })
+    AnswerStream::new(route, StreamOptions { model: "asked".into(), include_usage: false, ..StreamOptions::default() })
 }
 
 /// Names and data of all events; the name must repeat the data's type.
-fn events(out: &[u8]) -> Vec<Value> {
+pub fn events(out: &[u8]) -> Vec<Value> {
     let mut decoder = SseDecoder::new();
     decoder.push(out);
     let mut found = Vec::new();
@@ -42,8 +42,8 @@ fn responses_get_the_numbers_that_sdks_find_parts_by() {
     let step = stream.push(RESPONSES.as_bytes(), &mut out).expect("sound");
     assert_eq!((step.content_events, step.data_events, step.complete), (2, 10, true));
     assert_eq!(stream.end(&mut out), Ok(()));
-    let events = events(&out);
-    assert_eq!(events.len(), 10);
+    let mut events = events(&out);
+    assert_eq!(events.len(), 11);
     for (n, event) in events.iter().enumerate() {
         assert_eq!(event["sequence_number"], n);
     }
@@ -51,6 +51,13 @@ fn responses_get_the_numbers_that_sdks_find_parts_by() {
         events[0]["response"],
         json!({"id":"resp_1","object":"response","status":"in_progress","model":"asked","output":[]})
     );
+    let part = events.remove(3);
+    assert_eq!(
+        (&part["type"], &part["item_id"], &part["part"]),
+        (&json!("response.content_part.added"), &json!("rs_1"), &json!({"type":"reasoning_text","text":""})),
+        "thoughts are in a part that the engine does not begin"
+    );
+    assert_eq!((&part["output_index"], &part["content_index"]), (&json!(0), &json!(0)));
     assert_eq!((&events[2]["output_index"], &events[3]["output_index"]), (&json!(0), &json!(0)));
     assert_eq!(events[3]["content_index"], 0);
     for event in &events[4..9] {
@@ -85,12 +92,12 @@ fn a_response_that_dies_before_content_leaves_no_trace() {
     stream.push(&RESPONSES.as_bytes()[..scaffold], &mut out).expect("sound");
     assert_eq!(stream.end(&mut out), Err(StreamError::Cut));
     assert!(out.is_empty() && !stream.content_sent());
-    stream.begin_attempt();
+    stream.begin_attempt(Leg::Anew, Engine::default());
     stream.push(RESPONSES.replace("resp_1", "resp_2").as_bytes(), &mut out).expect("sound");
     let events = events(&out);
-    assert_eq!((events.len(), &events[0]["sequence_number"]), (10, &json!(0)));
+    assert_eq!((events.len(), &events[0]["sequence_number"]), (11, &json!(0)));
     assert_eq!(events[0]["response"]["id"], "resp_2");
-    stream.begin_attempt();
+    stream.begin_attempt(Leg::Anew, Engine::default());
     assert!(stream.push(b"", &mut out).expect("complete").complete);
 }
 
@@ -102,9 +109,9 @@ fn responses_end_only_by_their_own_events() {
     stream.push(&RESPONSES.as_bytes()[..completed], &mut out).expect("sound");
     let error = ErrorBody { message: "lost".into(), kind: "server_error", param: None, code: None };
     let event = events(&stream.error_event(&error));
-    assert_eq!(event[0]["sequence_number"], 9);
+    assert_eq!(event[0]["sequence_number"], 10);
     assert_eq!(stream.end(&mut out), Err(StreamError::Cut));
-    stream.begin_attempt();
+    stream.begin_attempt(Leg::Anew, Engine::default());
     let again = stream.push(RESPONSES.as_bytes(), &mut out);
     assert_eq!(again, Err(StreamError::Cut), "a response that has begun cannot be continued");
     for end in ["response.incomplete", "response.failed"] {
@@ -206,7 +213,7 @@ fn a_message_that_dies_before_content_leaves_no_trace() {
     let mut out = BytesMut::new();
     let content = MESSAGES.find("event: content_block_delta").expect("delta");
     stream.push(&MESSAGES.as_bytes()[..content], &mut out).expect("sound");
-    stream.begin_attempt();
+    stream.begin_attempt(Leg::Anew, Engine::default());
     assert!(out.is_empty());
     stream.push(MESSAGES.as_bytes(), &mut out).expect("sound");
     assert_eq!(events(&out).len(), 7);

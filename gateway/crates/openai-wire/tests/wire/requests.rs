@@ -14,10 +14,21 @@ fn chat(body: &str) -> Request {
 }
 
 fn upstream(request: &Request, model: &str, ask_usage: bool) -> String {
-    let segments = request.upstream_body(&UpstreamRewrite { model, ask_usage });
+    let segments = request.upstream_body(&UpstreamRewrite {
+        model,
+        ask_usage,
+        stream: request.stream,
+        ..UpstreamRewrite::default()
+    });
     let bytes = segments.to_bytes();
     assert_eq!(bytes.len(), segments.len());
     String::from_utf8(bytes.to_vec()).expect("utf-8")
+}
+
+/// What a replica gets that is asked for a stream, or not, whatever the client wants.
+fn asked(request: &Request, stream: bool) -> Value {
+    let rewrite = UpstreamRewrite { model: "m", stream, progress: true, ..UpstreamRewrite::default() };
+    serde_json::from_slice(&request.upstream_body(&rewrite).to_bytes()).expect("JSON")
 }
 
 /// A body that each route accepts.
@@ -165,7 +176,12 @@ fn a_replica_gets_its_own_model_name_and_the_rest_as_it_was_written() {
     let body = r#"{ "temperature" : 0.70 , "model" : "alias", "messages":[ {"role":"user","content":"\u0041 é"} ], "seed":12345678901234567890,"stream":false }"#;
     let request = chat(body);
     assert_eq!(upstream(&request, "/data/\"q\".gguf", true), body.replace("\"alias\"", r#""/data/\"q\".gguf""#));
-    let segments = request.upstream_body(&UpstreamRewrite { model: "alias", ask_usage: true });
+    let segments = request.upstream_body(&UpstreamRewrite {
+        model: "alias",
+        ask_usage: true,
+        stream: request.stream,
+        ..UpstreamRewrite::default()
+    });
     assert_eq!(segments.iter().len(), 1, "nothing to change: one slice of the client's own bytes");
     assert_eq!(request.body_len(), body.len());
 }
@@ -209,12 +225,122 @@ fn usage_is_asked_for_and_other_stream_options_are_kept() {
     }
     let plain = chat(r#"{"model":"m","messages":[{}],"stream":false}"#);
     assert!(!upstream(&plain, "m", true).contains("include_usage"), "only streams have stream options");
+    let m = r#""model":"m","messages":[{}]"#;
+    for body in [
+        format!(r#"{{"stream_options":{{"a":1}},{m},"stream":false}}"#),
+        format!(r#"{{{m}, "stream_options":null ,"stream":false}}"#),
+        format!(r#"{{{m},"stream":false,"stream_options":{{"include_usage":true}}}}"#),
+        format!(r#"{{{m},"stream":false,"id_slot":1,"stream_options":{{}},"lora":2}}"#),
+    ] {
+        assert_eq!(upstream(&chat(&body), "m", true).replace(' ', ""), format!(r#"{{{m},"stream":false}}"#), "{body}");
+        assert!(asked(&chat(&body), true).get("stream_options").is_some(), "{body}");
+    }
     for route in [Route::Responses, Route::Messages] {
         let mut body = sound(route);
         body["stream"] = true.into();
         let request = decode(route, &body.to_string()).expect("sound");
         assert!(request.stream);
         assert_eq!(upstream(&request, "m", true), body.to_string(), "{route:?} knows no include_usage");
+    }
+}
+
+#[test]
+fn a_stream_is_asked_for_whatever_the_client_wants_and_how_the_prompt_gets_on_only_in_one() {
+    for route in Route::ALL {
+        let request = decode(route, &sound(route).to_string()).expect("sound");
+        assert!(!request.stream);
+        let streamed = asked(&request, true);
+        assert_eq!(streamed.get("stream"), route.streams().then_some(&Value::Bool(true)), "{route:?}");
+        assert_eq!(streamed.get("return_progress"), route.streams().then_some(&Value::Bool(true)), "{route:?}");
+        assert_eq!(asked(&request, false).get("return_progress"), None, "{route:?}");
+    }
+}
+
+#[test]
+fn stops_are_kept_unless_the_engine_has_to_judge_them() {
+    let long = "x".repeat(257);
+    let many = vec!["x"; 17];
+    for (stop, kept) in [
+        (json!("\n\u{e9}"), vec!["\n\u{e9}"]),
+        (json!(["a", "b"]), vec!["a", "b"]),
+        (json!([]), vec![]),
+        (json!(null), vec![]),
+        (json!(7), vec![]),
+        (json!(["a", 7, "b"]), vec![]),
+        (json!(["a", ""]), vec![]),
+        (json!(long), vec![]),
+        (json!(["a", long]), vec![]),
+        (json!(many), vec![]),
+        (json!(many[..16]), many[..16].to_vec()),
+    ] {
+        for (route, name) in
+            [(Route::ChatCompletions, "stop"), (Route::Completions, "stop"), (Route::Messages, "stop_sequences")]
+        {
+            let mut body = sound(route);
+            body[name] = stop.clone();
+            let request = decode(route, &body.to_string()).expect("sound");
+            assert_eq!(request.stop, kept, "{route:?} {stop}");
+            body["stream"] = false.into();
+            assert_eq!(upstream(&request, "m", false).len(), body.to_string().len(), "the engine gets it as it was");
+        }
+    }
+    let mut body = sound(Route::ChatCompletions);
+    body["stop_sequences"] = "a".into();
+    assert!(chat(&body.to_string()).stop.is_empty(), "another route's name for it");
+}
+
+#[test]
+fn tools_and_logprobs_together_cannot_be_streamed() {
+    let tools = json!([{"type":"function","function":{"name":"now"}}]);
+    for (has_tools, only_plain, more) in [
+        (false, None, json!({"logprobs":true})),
+        (true, None, json!({"tools":tools})),
+        (true, Some("tools_with_logprobs"), json!({"tools":tools,"logprobs":true})),
+        (true, None, json!({"tools":tools,"logprobs":false})),
+        (true, None, json!({"tools":tools,"logprobs":1})),
+        (false, None, json!({"tools":[],"logprobs":true})),
+        (false, None, json!({"tools":null,"logprobs":true})),
+        (false, None, json!({"tools":"\u{e9}","logprobs":true})),
+        (true, None, json!({"functions":[{"name":"now"}],"logprobs":true})),
+    ] {
+        for route in [Route::ChatCompletions, Route::Messages, Route::Responses] {
+            let mut body = sound(route);
+            body.as_object_mut().expect("object").extend(more.as_object().expect("object").clone());
+            let request = decode(route, &body.to_string()).expect("sound");
+            // The engine leaves logprobs out of the chat that it makes of messages.
+            let only_plain = only_plain.filter(|_| route != Route::Messages);
+            assert_eq!((request.has_tools, request.only_plain()), (has_tools, only_plain), "{route:?} {more}");
+        }
+    }
+    let spaced = chat("{\"model\":\"m\",\"messages\":[{}],\"tools\":[ \n ],\"logprobs\":true}");
+    assert!(!spaced.has_tools);
+}
+
+#[test]
+fn a_plain_answer_that_the_client_has_begun_is_the_engines_own() {
+    let user = json!({"role":"user","content":"hi"});
+    let begun = json!({"role":"assistant","content":"Sure, "});
+    for (messages, stream, only_plain) in [
+        (json!([user, begun]), json!(false), Some("begun_by_client")),
+        (json!([user, begun]), json!(null), Some("begun_by_client")),
+        (json!([user, begun]), json!(true), None),
+        (json!([user, begun, user]), json!(false), None),
+    ] {
+        for route in [Route::ChatCompletions, Route::Messages] {
+            let mut body = sound(route);
+            (body["messages"], body["stream"]) = (messages.clone(), stream.clone());
+            let request = decode(route, &body.to_string()).expect("sound");
+            assert_eq!(request.only_plain(), only_plain, "{route:?} {body}");
+        }
+    }
+}
+
+#[test]
+fn timings_are_asked_of_the_gateway_and_not_of_the_replica() {
+    for (value, wanted) in [("true", true), ("false", false), ("null", false), ("1", false)] {
+        let request = chat(&format!(r#"{{"model":"m","messages":[{{}}],"stream":true,"timings_per_token":{value}}}"#));
+        assert_eq!(request.wants_timings, wanted, "{value}");
+        assert!(!upstream(&request, "m", false).contains("timings"));
     }
 }
 
@@ -352,6 +478,9 @@ proptest! {
                 map.insert("stream".into(), request.stream.into());
             } else {
                 map.remove("stream");
+            }
+            if route.streams() && !request.stream {
+                map.remove("stream_options");
             }
             if ask_usage && request.stream && route.has_stream_options() {
                 let options = map.entry("stream_options").or_insert(Value::Null);

@@ -1,7 +1,7 @@
 //! What the client gets never depends on how the bytes were cut.
 
 use bytes::BytesMut;
-use openai_wire::{AnswerStream, Route, SseDecoder, StreamError, StreamOptions, Usage};
+use openai_wire::{AnswerStream, Engine, Leg, Route, SseDecoder, StreamError, StreamOptions, Usage};
 use proptest::prelude::*;
 
 const CHAT: &str = concat!(
@@ -37,10 +37,23 @@ struct Seen {
     result: Result<(), StreamError>,
     content_events: u64,
     usage: Option<Usage>,
+    /// The answer in one piece, where that was asked for.
+    body: Vec<u8>,
 }
 
 fn relay<'a>(route: Route, include_usage: bool, pieces: impl IntoIterator<Item = &'a [u8]>) -> Seen {
-    let mut stream = AnswerStream::new(route, StreamOptions { model: "asked".into(), include_usage });
+    let options = StreamOptions { include_usage, ..StreamOptions::default() };
+    relay_as(route, (options, Engine::default()), pieces)
+}
+
+fn relay_as<'a>(
+    route: Route,
+    (options, engine): (StreamOptions, Engine),
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Seen {
+    let plain = options.plain;
+    let mut stream = AnswerStream::new(route, StreamOptions { model: "asked".into(), ..options });
+    stream.begin_attempt(Leg::Anew, engine);
     let mut out = BytesMut::new();
     let mut result = Ok(());
     for piece in pieces {
@@ -50,7 +63,32 @@ fn relay<'a>(route: Route, include_usage: bool, pieces: impl IntoIterator<Item =
         }
     }
     let result = result.and_then(|()| stream.end(&mut out));
-    Seen { out: out.to_vec(), result, content_events: stream.content_events(), usage: stream.usage() }
+    let (content_events, usage) = (stream.content_events(), stream.usage());
+    let body = if plain && result.is_ok() { stream.into_answer().body.to_bytes().to_vec() } else { Vec::new() };
+    Seen { out: out.to_vec(), result, content_events, usage, body }
+}
+
+/// All that may be asked of a stream.
+fn asked() -> impl Strategy<Value = (StreamOptions, Engine)> {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let limits = (0..40_usize, 0..4_u32, prop::sample::select(vec!["", "H", "é ", "i", "😀"]));
+    (flags, limits).prop_map(
+        |((include_usage, plain, hold_tool_calls, timings, obeys), (max_kept, max_tokens, stop))| {
+            let stop = if stop.is_empty() { Vec::new() } else { vec![stop.to_owned()] };
+            let max_tokens = (max_tokens > 0).then_some(max_tokens);
+            let options = StreamOptions {
+                include_usage,
+                plain,
+                hold_tool_calls,
+                max_kept,
+                timings,
+                max_tokens,
+                stop,
+                ..StreamOptions::default()
+            };
+            (options, Engine { counts: obeys, obeys })
+        },
+    )
 }
 
 fn upstreams() -> [(Route, &'static str); 3] {
@@ -114,19 +152,20 @@ proptest! {
 
     #[test]
     fn cuts_change_nothing_in_sound_and_damaged_streams(
-        (route, bytes) in damaged(), include_usage: bool,
+        (route, bytes) in damaged(), asked in asked(),
         cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..6),
     ) {
         let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
         places.extend([0, bytes.len()]);
         places.sort_unstable();
         let pieces = places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]);
-        prop_assert_eq!(relay(route, include_usage, pieces), relay(route, include_usage, [&bytes[..]]));
+        prop_assert_eq!(relay_as(route, asked.clone(), pieces), relay_as(route, asked, [&bytes[..]]));
     }
 
     #[test]
-    fn the_client_only_ever_gets_whole_events_of_sound_json((route, bytes) in damaged(), include_usage: bool) {
-        let seen = relay(route, include_usage, [&bytes[..]]);
+    fn the_client_only_ever_gets_whole_events_of_sound_json((route, bytes) in damaged(), asked in asked()) {
+        let plain = asked.0.plain;
+        let seen = relay_as(route, asked, [&bytes[..]]);
         let mut decoder = SseDecoder::new();
         decoder.push(&seen.out);
         let mut last_done = false;
@@ -137,7 +176,10 @@ proptest! {
             prop_assert!(last_done || serde_json::from_slice::<serde_json::Value>(data).is_ok(), "{}", String::from_utf8_lossy(data));
         }
         prop_assert!(decoder.finish().is_none());
-        if route == Route::ChatCompletions {
+        if plain {
+            prop_assert!(seen.out.is_empty());
+            prop_assert!(seen.result.is_err() || serde_json::from_slice::<serde_json::Value>(&seen.body).is_ok());
+        } else if route == Route::ChatCompletions {
             prop_assert_eq!(last_done, seen.result.is_ok());
         }
     }

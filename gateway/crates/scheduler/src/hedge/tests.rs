@@ -6,8 +6,11 @@ use super::*;
 use crate::{
     config::{Policy, Share},
     effect::{ReplicaState, ShedReason},
-    event::{Class, Event, HardFailure, Outcome, ReplicaSpec, Report, RequestSpec, RouteSet, SoftFailure},
-    id::{ModelId, RelayId, TenantId},
+    event::{
+        Carry, Class, Event, HardFailure, Left, Outcome, Part, Release, ReplicaSpec, Report, RequestSpec, RouteSet,
+        SoftFailure,
+    },
+    id::{GroupId, ModelId, RelayId, TenantId},
     prefix::Prefix,
 };
 
@@ -34,6 +37,9 @@ fn replica_spec(id: u32) -> ReplicaSpec {
         context_tokens: Some(8192),
         relay: RelayId(id),
         prior: None,
+        carries_on: false,
+        group: None,
+        release: Release::AtOnce,
     }
 }
 
@@ -47,6 +53,7 @@ fn plain() -> RequestSpec {
         prompt_tokens: 100,
         max_output: Some(100),
         stream: false,
+        carry: Carry::Never,
         body_bytes: 1000,
         prefix: Prefix::default(),
     }
@@ -121,8 +128,8 @@ impl Rig {
         self.tell(Event::RequestAbandoned { request: RequestId(0) });
     }
 
-    fn end(&mut self, attempt: AttemptId, outcome: Outcome, content_sent: bool) {
-        self.tell(Event::AttemptEnded { attempt, outcome, content_sent, timings: None });
+    fn end(&mut self, attempt: AttemptId, outcome: Outcome, left: Left) {
+        self.tell(Event::AttemptEnded { attempt, outcome, left, timings: None });
     }
 
     fn copies(&self, request: RequestId) -> BTreeSet<AttemptId> {
@@ -227,7 +234,7 @@ fn copies_keep_to_their_budget_but_one_may_always_run() {
         let requests = [(); 2].map(|()| rig.place(plain()).0);
         let copies: Vec<_> = requests.iter().cycle().take(4).filter_map(|request| rig.hedge(*request)).collect();
         assert_eq!(copies.len(), most, "{share} of {replicas}");
-        rig.end(copies[0], Outcome::Success, true);
+        rig.end(copies[0], Outcome::Success, Left::Closed);
         assert_eq!(rig.core.hedges, most as u32 - 1);
     }
     let mut off = config();
@@ -245,7 +252,7 @@ fn a_tenant_at_its_cap_gets_no_copy() {
     let (request, _) = rig.place(plain());
     let (_, other) = rig.place(plain());
     assert_eq!(rig.hedge(request), None);
-    rig.end(other, Outcome::Success, true);
+    rig.end(other, Outcome::Success, Left::Closed);
     assert!(rig.hedge(request).is_some());
 }
 
@@ -257,11 +264,11 @@ fn a_copy_goes_on_from_the_wait_of_its_request() {
     let occupants = [(); 3].map(|()| rig.place(plain()).1);
     let request = rig.ask(plain());
     rig.pass(60);
-    rig.end(occupants[0], Outcome::Success, true);
+    rig.end(occupants[0], Outcome::Success, Left::Closed);
     let first = rig.copies(request).into_iter().next().expect("a replica is free");
-    rig.end(occupants[1], Outcome::Success, true);
+    rig.end(occupants[1], Outcome::Success, Left::Closed);
     let second = rig.hedge(request).expect("a replica is free");
-    [first, second].into_iter().for_each(|copy| rig.end(copy, STATUS, false));
+    [first, second].into_iter().for_each(|copy| rig.end(copy, STATUS, Left::Nothing));
     rig.pass(39);
     assert!(rig.is_live(request), "it waits for the third");
     rig.heard();
@@ -276,7 +283,7 @@ fn a_copy_that_is_left_alone_is_no_second_copy_any_more() {
     let (other, _) = rig.place(plain());
     rig.hedge(request).expect("a replica is free");
     assert_eq!(rig.hedge(other), None, "no budget");
-    rig.end(first, STATUS, false);
+    rig.end(first, STATUS, Left::Nothing);
     assert!(rig.hedge(other).is_some());
 }
 
@@ -286,12 +293,12 @@ fn copies_count_as_attempts_that_may_all_fail() {
     (config.hedge.budget_share, config.retry.max_attempts) = (1.0, 3);
     let mut rig = Rig::new(config, 6);
     let (request, first) = rig.place(plain());
-    rig.end(first, RESET, false);
+    rig.end(first, RESET, Left::Nothing);
     let mut copies = rig.copies(request);
     copies.insert(rig.hedge(request).expect("one of three attempts is over, one runs"));
     assert_eq!(rig.hedge(request), None, "that would be four");
     rig.heard();
-    copies.into_iter().for_each(|copy| rig.end(copy, STATUS, false));
+    copies.into_iter().for_each(|copy| rig.end(copy, STATUS, Left::Nothing));
     assert_eq!(rejected(&rig.heard()), [ShedReason::AttemptsExhausted]);
 }
 
@@ -317,9 +324,9 @@ fn the_first_content_that_a_client_sees_stops_the_others_and_marks_nobody() {
     assert_eq!(rig.hedge(request), None, "its client has seen content");
     // Late news of a loser changes nothing.
     rig.tell(Event::FirstToken { attempt: first });
-    rig.end(third, RESET, false);
+    rig.end(third, RESET, Left::Nothing);
     assert_eq!(rig.heard(), []);
-    rig.end(second, Outcome::Success, true);
+    rig.end(second, Outcome::Success, Left::Closed);
     assert!(!rig.is_live(request) && rig.idle());
 }
 
@@ -332,7 +339,7 @@ fn the_first_whole_answer_wins_where_nothing_is_shown_before() {
         rig.heard();
         rig.tell(Event::FirstToken { attempt: first });
         assert_eq!((rig.heard(), rig.copies(request).len()), (Vec::new(), 2));
-        rig.end(second, outcome, false);
+        rig.end(second, outcome, Left::Nothing);
         assert_eq!(rig.heard(), [Effect::Cancel { attempt: first, request, why: CancelReason::HedgeLost }]);
         assert!(!rig.is_live(request) && rig.idle());
     }
@@ -346,13 +353,13 @@ fn a_failed_copy_ends_nothing_while_another_runs_but_tells_about_its_replica() {
     let ill = rig.at(first);
     rig.pass(3);
     rig.heard();
-    rig.end(first, STATUS, false);
+    rig.end(first, STATUS, Left::Nothing);
     let heard = rig.heard();
     assert!(dispatched(&heard).is_empty() && cancelled(&heard).is_empty() && rejected(&heard).is_empty());
     assert_eq!(rig.copies(request), BTreeSet::from([second]));
     assert_eq!(rig.core.replica(ill, rig.now).map(|view| view.state), Some(ReplicaState::Suspect));
     assert_eq!(rig.wasted(Waste::Failed), 3.0);
-    rig.end(second, STATUS, false);
+    rig.end(second, STATUS, Left::Nothing);
     assert_eq!(dispatched(&rig.heard()), [(request, 3, false)], "the last one is failed over");
     assert_eq!(rig.core.snapshot(rig.now).retries_in_flight, 1);
 }
@@ -367,11 +374,11 @@ fn a_prompt_too_long_for_one_copy_does_not_end_the_other() {
     let (_, occupant) = rig.place(long);
     let (request, first) = rig.place(plain());
     let second = rig.hedge(request).expect("a small replica is free");
-    rig.end(first, Outcome::ContextExceeded, false);
+    rig.end(first, Outcome::ContextExceeded, Left::Nothing);
     assert_eq!(rig.copies(request), BTreeSet::from([second]));
-    rig.end(second, STATUS, false);
+    rig.end(second, STATUS, Left::Nothing);
     assert!(rig.copies(request).is_empty(), "what is left is too small or taken");
-    rig.end(occupant, Outcome::Success, true);
+    rig.end(occupant, Outcome::Success, Left::Closed);
     assert_eq!(rig.copies(request).into_iter().map(|copy| rig.at(copy)).collect::<Vec<_>>(), [ReplicaId(4)]);
 }
 
@@ -425,7 +432,7 @@ fn where_a_copy_lost_the_request_may_go_again() {
     let second = rig.hedge(request).expect("a replica is free");
     let loser = rig.at(first);
     rig.tell(Event::FirstToken { attempt: second });
-    rig.end(second, STATUS, false);
+    rig.end(second, STATUS, Left::Nothing);
     assert_eq!(rig.copies(request).into_iter().map(|copy| rig.at(copy)).collect::<Vec<_>>(), [loser]);
 }
 
@@ -448,7 +455,7 @@ fn what_is_given_back_makes_room_for_more_urgent_work_and_comes_before_its_class
         Some((ReplicaState::Ready, (0, 0)))
     );
     let running = rig.copies(urgent).into_iter().next().expect("it runs");
-    rig.end(running, Outcome::Success, true);
+    rig.end(running, Outcome::Success, Left::Closed);
     assert_eq!(dispatched(&rig.heard()), [(first, 2, false)], "on the same replica, before its peer");
     assert!(rig.copies(peer).is_empty());
     assert_eq!(rig.core.snapshot(rig.now).retries_in_flight, 0);
@@ -462,11 +469,11 @@ fn given_back_work_needs_no_retry_budget_and_loses_no_attempt() {
     let doomed = rig.place(plain());
     let (request, attempt) = rig.place(batch());
     // Takes the only place of the retry budget: nobody was reached, so nothing is spent.
-    rig.end(doomed.1, Outcome::Hard(HardFailure::Connect), false);
+    rig.end(doomed.1, Outcome::Hard(HardFailure::Connect), Left::Nothing);
     assert_eq!(rig.core.snapshot(rig.now).retries_in_flight, 1);
     assert!(rig.give_back(attempt));
     let again = rig.copies(request).into_iter().next().expect("its own replica is free, and no budget is needed");
-    rig.end(again, Outcome::Success, true);
+    rig.end(again, Outcome::Success, Left::Closed);
     assert!(!rig.is_live(request));
 }
 
@@ -522,7 +529,7 @@ fn nothing_is_given_back_that_could_be_lost_by_it() {
     let [first, second] = [(); 2].map(|()| rig.place(batch()).1);
     rig.tell(Event::ReplicaUp { replica: ReplicaId(1), spec: replica_spec(1) });
     assert!(!rig.give_back(first), "it has lost a slot: none would be free");
-    rig.end(second, Outcome::Success, true);
+    rig.end(second, Outcome::Success, Left::Closed);
     assert!(rig.give_back(first));
 }
 
@@ -536,7 +543,7 @@ fn the_wait_of_what_was_given_back_goes_on_where_it_stopped() {
     let (_, occupant) = rig.place(plain());
     let request = rig.ask(plain());
     rig.pass(60);
-    rig.end(occupant, Outcome::Success, true);
+    rig.end(occupant, Outcome::Success, Left::Closed);
     let attempt = rig.copies(request).into_iter().next().expect("the slot is free");
     rig.ask(RequestSpec { class: Class::Interactive, ..plain() });
     rig.pass(90);
@@ -546,4 +553,61 @@ fn the_wait_of_what_was_given_back_goes_on_where_it_stopped() {
     rig.heard();
     rig.pass(1);
     assert_eq!(rejected(&rig.heard()), [ShedReason::QueueAge]);
+}
+
+/// A rig whose replicas carry on, except the last, and an attempt there that left a part of its answer.
+fn broken_off(replicas: u32, spec: RequestSpec) -> (Rig, RequestId, AttemptId) {
+    let mut rig = Rig::new(config(), 0);
+    let able = |id| ReplicaSpec { carries_on: true, group: Some(GroupId(1)), ..replica_spec(id) };
+    (1..replicas).for_each(|id| rig.ready(id, able(id)));
+    let (request, attempt) = rig.place(RequestSpec { carry: Carry::SameGroup, ..spec });
+    rig.ready(replicas, ReplicaSpec { carries_on: false, ..able(replicas) });
+    rig.tell(Event::FirstToken { attempt });
+    let part = Part { tokens: 40, seen: rig.core.requests[&request].spec.stream, by: Carry::SameGroup };
+    rig.end(attempt, STATUS, Left::Part(part));
+    rig.heard();
+    let attempt = rig.core.requests[&request].copies().first().expect("it should be carried on at once");
+    (rig, request, attempt)
+}
+
+#[test]
+fn copies_of_what_is_carried_on_carry_on_as_well_until_the_client_sees_more() {
+    for spec in [streamed(), plain()] {
+        let (mut rig, request, attempt) = broken_off(5, spec);
+        let copy = rig.hedge(request).expect("two replicas that carry on are left");
+        let carries = |effect: &Effect| matches!(effect, Effect::Dispatch { carries_on: true, hedge: true, .. });
+        assert!(rig.heard().iter().any(carries));
+        assert_ne!(rig.at(copy), ReplicaId(5));
+        rig.end(copy, RESET, Left::Nothing);
+        assert_eq!(rig.copies(request), BTreeSet::from([attempt]), "it goes on with the other");
+        let stream = rig.core.requests[&request].spec.stream;
+        rig.tell(Event::FirstToken { attempt });
+        assert_eq!(rig.hedge(request).is_none(), stream);
+    }
+}
+
+#[test]
+fn where_only_others_are_left_what_is_carried_on_gets_no_copy() {
+    let (mut rig, request, _) = broken_off(3, plain());
+    assert_eq!(rig.hedge(request), None, "the last would have to begin anew");
+}
+
+#[test]
+fn what_is_carried_on_is_not_given_back() {
+    let (mut rig, _, attempt) = broken_off(3, batch());
+    assert!(!rig.give_back(attempt));
+}
+
+#[test]
+fn a_copy_that_broke_off_leaves_its_part_to_the_next_once_the_other_has_failed() {
+    let mut rig = Rig::new(config(), 0);
+    (1..=4).for_each(|id| rig.ready(id, ReplicaSpec { carries_on: true, group: Some(GroupId(1)), ..replica_spec(id) }));
+    let (request, first) = rig.place(RequestSpec { carry: Carry::SameGroup, ..plain() });
+    let second = rig.hedge(request).expect("others are free");
+    rig.end(first, STATUS, Left::Part(Part { tokens: 40, seen: false, by: Carry::SameGroup }));
+    assert_eq!(rig.copies(request), BTreeSet::from([second]));
+    rig.heard();
+    rig.end(second, RESET, Left::Nothing);
+    let carries = |effect: &Effect| matches!(effect, Effect::Dispatch { carries_on: true, hedge: false, .. });
+    assert!(rig.heard().iter().any(carries));
 }

@@ -11,6 +11,7 @@
 //! context length was rejected: it has to be filled per replica, and a phone sees few prompts an hour.
 
 use super::{positive, slope::Slope, up_to};
+use crate::usage::Slowdown;
 
 /// Reading a token costs this much more per token before it.
 const READING: f64 = 3.92e-4;
@@ -125,6 +126,16 @@ impl Shape {
         let sharing = done / work * (1.0 + self.sharing.get() * others);
         self.writing.observe(context + tokens / 2.0, done / tokens, weight);
         self.sharing.observe(others, sharing, weight);
+    }
+
+    /// All of it, for those who look on.
+    pub(crate) fn slowdown(&self) -> Slowdown {
+        Slowdown {
+            reading: self.reading.get(),
+            writing: self.writing.get(),
+            sharing: self.sharing.get(),
+            overhead: self.overhead,
+        }
     }
 
     /// The first token came this much later than the engine's own reading explains.

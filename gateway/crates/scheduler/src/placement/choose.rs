@@ -6,10 +6,11 @@ use crate::{
     event::Class,
     id::{ModelId, ReplicaId, RequestId},
     placement::{Ask, Cost, Jobs, Kind, Outlook, Patience, Profile},
-    queue::LaneKey,
+    queue::{LaneKey, Position},
     replica::{Replica, Standing},
+    request::Request,
     scheduler::Scheduler,
-    snapshot::{CandidateView, Decision},
+    snapshot::{CandidateView, Decision, Onward},
     time::Timestamp,
     timer::Timer,
 };
@@ -33,6 +34,13 @@ const MOST_REFUSALS_TAIL: usize = 24;
 const PREFERRED: usize = 12;
 /// And how often that may happen to one request.
 const MOST_PASSED_OVER: u8 = 6;
+/// A request that was overtaken so often, and so often for each serving replica, is next, and declines nothing: in the larger pool more
+/// start while it waits for as long. Five times the window, so that batch work keeps the order that ends it soonest: at less than half of
+/// that, ten phones took a twelfth longer for a batch, and read twice as much again.
+const MOST_OVERTAKEN: usize = 224;
+const MOST_OVERTAKEN_PER_REPLICA: usize = 4;
+/// As how many a less urgent one counts that overtakes.
+const LESS_URGENT: u16 = 24;
 /// Cold: takes that many times what it would take warm. Warm: no more than that.
 const COLD: f64 = 1.2;
 const WARM: f64 = 1.1;
@@ -68,6 +76,7 @@ impl Scheduler {
         let found = self.best_free(id, now)?;
         match self.weigh(id, found.replica, &found.cost, false, now) {
             Patience::Take => {
+                self.overtake(id, found.replica);
                 self.placed(id, Decision::Placed, found.compared);
                 Some(found.replica)
             }
@@ -96,7 +105,9 @@ impl Scheduler {
         let index = &outlook.learned.index;
         let template = prompt.template.into_iter().flat_map(|template| index.holders(template.key)).take(MOST_WARM);
         let warm = index.conversation_holders(prompt).take(MOST_WARM).chain(template);
-        let fast = outlook.pool.offers.iter().map(|(id, _)| id).take(MOST_FREE);
+        // Few may carry an answer on, and they may not be the fastest.
+        let open = |other: &ReplicaId| request.part.is_none() || self.onward(id, *other).is_open();
+        let fast = outlook.pool.offers.iter().map(|(id, _)| id).filter(open).take(MOST_FREE);
         let (mut best, mut second) = (None::<(ReplicaId, Cost)>, None);
         for id in warm.chain(fast) {
             let Some(replica) = outlook.replica(id) else { continue };
@@ -117,7 +128,7 @@ impl Scheduler {
             second = best.replace((id, cost));
         }
         let (replica, cost) = best?;
-        let view = |(id, cost): (ReplicaId, Cost)| outlook.replica(id).map(|r| outlook.view(id, r, &cost, 0.0));
+        let view = |(id, cost): (ReplicaId, Cost)| outlook.replica(id).map(|r| outlook.view(id, r, &ask, &cost, 0.0));
         let compared = best.into_iter().chain(second).filter_map(view).collect();
         Some(Found { replica, cost, compared })
     }
@@ -127,6 +138,9 @@ impl Scheduler {
         let Some(model) = self.requests.get(&id).map(|request| request.spec.model) else { return Patience::Take };
         let Some(outlook) = self.outlook(model, now).map(|outlook| outlook.exact(exact)) else { return Patience::Take };
         let Some(ask) = outlook.ask(id) else { return Patience::Take };
+        if ask.request.part.is_some() || ask.request.is_retry() {
+            return outlook.patience_of_one(&ask, replica, cost);
+        }
         let kind = Kind::of(&ask, &outlook);
         if let Some(profile) = outlook.learned.profiles.get(kind, outlook.pool.members.len(), now) {
             return outlook.patience(&ask, replica, cost, profile);
@@ -155,6 +169,7 @@ impl Scheduler {
                 if first == Some(class) {
                     self.tally.count(Decision::Promoted);
                 }
+                self.overtake(request, id);
                 return Some(request);
             }
         }
@@ -197,21 +212,25 @@ impl Scheduler {
                 !lane.need.measured && largest.get(usize::from(lane.route)).is_some_and(|largest| *largest);
             replica.spec.routes.contains(lane.route) && (context >= lane.need.tokens || is_largest)
         };
-        queue.window(class, fits, if class == Class::Batch { WINDOW_BATCH } else { WINDOW }, window);
         let retries = self.budget.has_room(&self.config.retry);
-        let gamble = !replica.is_sound();
+        let onward =
+            |id: &RequestId| self.requests.get(id).map_or(Onward::Unable, |request| request.onward(&replica.spec));
+        // Those that it could never carry on must not crowd out the others.
+        let open = |id| onward(&id).is_open();
+        queue.window(class, fits, open, if class == Class::Batch { WINDOW_BATCH } else { WINDOW }, window);
         let mut starved = false;
         window.retain(|request_id| {
             let Some(request) = self.requests.get(request_id) else { return false };
-            let too_many = request.is_retry() && !retries;
+            let too_many = !retries && request.needs_room(onward(request_id));
             starved |= too_many;
-            let doubtful = gamble && request.is_retry() && self.pool.has_sound(request);
+            let doubtful = replica.is_doubtful(request) && self.pool.has_sound(request);
             !too_many && !doubtful && !request.has_tried(id) && self.may_start(*request_id)
         });
         self.starved |= starved;
     }
 
-    /// Batches: the longest first, so that none is left over at the end; a slow replica takes the short ones.
+    /// Batches: the longest first, so that none is left over at the end; a slow replica takes the short ones. Before all, those that
+    /// were overtaken too often: a queue that is filled as it empties has no end.
     fn sort_batch(&self, window: &mut [RequestId], model: ModelId, id: ReplicaId, tail: bool, now: Timestamp) {
         // Positive floats order like their bits.
         let work = |id: &RequestId| self.requests.get(id).map_or(0.0, |request| request.plan.work.max(0.0)).to_bits();
@@ -222,6 +241,11 @@ impl Scheduler {
         if slow && !tail {
             window.reverse();
         }
+        let order = |id: &RequestId| {
+            let overdue = self.requests.get(id).filter(|request| outlook.is_overdue(request));
+            (overdue.is_none(), overdue.map(Position::of))
+        };
+        window.sort_by_cached_key(order);
     }
 
     fn first_willing(&mut self, window: &[RequestId], id: ReplicaId, tail: bool, now: Timestamp) -> Option<RequestId> {
@@ -229,7 +253,7 @@ impl Scheduler {
         let replica = self.pool.replicas.get(&id)?;
         let model = self.requests.get(window.first()?)?.spec.model;
         // Where joining what runs there is no good for the first few, it hardly is for the rest.
-        let most = if replica.running.is_empty() || tail { most } else { MOST_REFUSALS_JOINING };
+        let most = if replica.is_idle() || tail { most } else { MOST_REFUSALS_JOINING };
         let jobs = self.outlook(model, now)?.jobs(id, replica);
         let mut refusals = 0;
         for (at, request) in window.iter().enumerate() {
@@ -257,6 +281,25 @@ impl Scheduler {
         None
     }
 
+    /// A request gets a slot: those that waited for one like it before, or are more urgent, were overtaken.
+    fn overtake(&mut self, by: RequestId, id: ReplicaId) {
+        let Some(request) = self.requests.get(&by) else { return };
+        let (model, class, position) = (request.spec.model, request.spec.class, Position::of(request));
+        let mut window = std::mem::take(&mut self.window);
+        for waiting in Class::ALL.into_iter().filter(|waiting| *waiting <= class) {
+            window.clear();
+            if self.queue.waiting_in(model, waiting) > 0 {
+                self.fill_window(model, waiting, id, &mut window);
+            }
+            for other in window.iter().filter(|other| **other != by) {
+                let Some(other) = self.requests.get_mut(other) else { continue };
+                let counts = if waiting < class { LESS_URGENT } else { u16::from(Position::of(other) < position) };
+                other.plan.overtaken = other.plan.overtaken.saturating_add(counts);
+            }
+        }
+        self.window = window;
+    }
+
     fn cost_there(&self, request: RequestId, id: ReplicaId, exact: bool, jobs: &Jobs, now: Timestamp) -> Option<Cost> {
         let spec = &self.requests.get(&request)?.spec;
         let outlook = self.outlook(spec.model, now)?.exact(exact);
@@ -264,9 +307,10 @@ impl Scheduler {
         let cost = outlook.cost_beside(id, replica, &ask, f64::INFINITY, || *jobs);
         let after = || {
             let own = outlook.own_later(id, replica, &ask)?;
-            Some(outlook.later_beside(&ask, own, replica.claimed, cost.total, jobs).0)
+            Some(outlook.later_beside(replica, &ask, own, cost.total, jobs).0)
         };
-        if cost.running > 0 && cost.total.is_finite() && after().is_some_and(|after| after < cost.total) {
+        let shares = cost.running > 0 && cost.total.is_finite() && !outlook.is_overdue(ask.request);
+        if shares && after().is_some_and(|after| after < cost.total) {
             return Some(Cost { total: f64::INFINITY, ..cost });
         }
         Some(cost)
@@ -285,10 +329,12 @@ impl Scheduler {
         let request = self.requests.get(first)?;
         let batch = request.spec.class == Class::Batch;
         let interactive = request.spec.class == Class::Interactive;
-        if cost.running > 0 || interactive || !batch && request.plan.passed_over >= MOST_PASSED_OVER {
+        let outlook = self.outlook(request.spec.model, now)?;
+        // Batch work has no order, but for what was overtaken too often.
+        let too_often = outlook.is_overdue(request) || !batch && request.plan.passed_over >= MOST_PASSED_OVER;
+        if cost.running > 0 || interactive || too_often {
             return None;
         }
-        let outlook = self.outlook(request.spec.model, now)?;
         let replica = outlook.replica(id)?;
         let rates = outlook.rates(id, replica)?;
         let warm = |ask: &Ask<'_>| outlook.alone(rates, ask, ask.plan.shared).total();
@@ -298,7 +344,8 @@ impl Scheduler {
         let others = window.iter().take(if batch { WINDOW_BATCH } else { PREFERRED });
         others.copied().filter(|other| other != first).find(|other| {
             let Some(ask) = outlook.ask(*other) else { return false };
-            outlook.own(id, replica, &ask).is_some_and(|own| own.total() < WARM * warm(&ask))
+            let own = outlook.own(id, replica, &ask).filter(|own| replica.outlasts(own.total(), now));
+            own.is_some_and(|own| own.total() < WARM * warm(&ask))
         })
     }
 
@@ -314,7 +361,7 @@ impl Scheduler {
         if preferred.is_some() {
             self.tally.count(Decision::PassedOver);
             if let Some(request) = self.requests.get_mut(&first) {
-                request.plan.passed_over += 1;
+                request.plan.passed_over = request.plan.passed_over.saturating_add(1);
                 request.plan.decision = Some(Decision::PassedOver);
             }
         }
@@ -323,7 +370,7 @@ impl Scheduler {
             let outlook = self.outlook(self.requests.get(&chosen)?.spec.model, now)?;
             let (ask, replica) = (outlook.ask(chosen)?, outlook.replica(id)?);
             let cost = cost.unwrap_or_else(|| outlook.now_cost(id, replica, &ask, f64::INFINITY));
-            Some(outlook.view(id, replica, &cost, 0.0))
+            Some(outlook.view(id, replica, &ask, &cost, 0.0))
         };
         let compared = view().into_iter().collect();
         self.placed(chosen, Decision::Taken, compared);
@@ -332,7 +379,11 @@ impl Scheduler {
 
     fn placed(&mut self, id: RequestId, decision: Decision, compared: Vec<CandidateView>) {
         let Some(request) = self.requests.get_mut(&id) else { return };
-        let decision = if request.has_run() { Decision::Retried } else { decision };
+        let decision = match compared.first() {
+            Some(first) if first.onward.carries_on() => Decision::CarriedOn,
+            _ if request.has_run() => Decision::Retried,
+            _ => decision,
+        };
         request.plan.decision = Some(decision);
         request.plan.compared = compared;
         self.tally.count(decision);
@@ -406,7 +457,7 @@ impl Scheduler {
     pub(crate) fn tick(&mut self, model: ModelId, now: Timestamp) {
         self.ticking.remove(&model);
         let offers = self.pool.models.get(&model).into_iter().flat_map(|pool| pool.offers.iter());
-        let idle = |id: &ReplicaId| self.pool.replicas.get(id).is_some_and(|replica| replica.running.is_empty());
+        let idle = |id: &ReplicaId| self.pool.replicas.get(id).is_some_and(Replica::is_idle);
         let (mut free, shared): (Vec<ReplicaId>, Vec<ReplicaId>) = offers.map(|(id, _)| id).partition(idle);
         // Those that run something are looked at whenever something there ends.
         free.extend(shared.into_iter().take(SLICE));
@@ -428,6 +479,12 @@ impl Scheduler {
 }
 
 impl Outlook<'_> {
+    /// Whether it was overtaken so often that it is next.
+    pub(crate) fn is_overdue(&self, request: &Request) -> bool {
+        let most = MOST_OVERTAKEN + MOST_OVERTAKEN_PER_REPLICA * self.pool.serving;
+        usize::from(request.plan.overtaken) >= most.min(usize::from(u16::MAX))
+    }
+
     /// Whether the request may run there at all, free or not.
     pub(crate) fn may_run(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>) -> bool {
         let spec = &ask.request.spec;
@@ -436,7 +493,8 @@ impl Outlook<'_> {
             && replica.spec.routes.contains(spec.route)
             && replica.context() >= self.pool.threshold(spec.route, ask.request.need)
             && !ask.request.has_tried(id)
+            && ask.request.onward(&replica.spec).is_open()
             && !self.is_blocked(spec.class, id)
-            && (!ask.request.is_retry() || replica.is_sound() || !self.has_sound(ask))
+            && (!replica.is_doubtful(ask.request) || !self.has_sound(ask))
     }
 }

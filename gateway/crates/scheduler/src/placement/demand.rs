@@ -47,6 +47,7 @@ impl Scheduler {
         if let Some(template) = &prompt.template {
             learned.index.stats_mut(template.key).add(work, super::outlook::weight(class), now);
         }
+        learned.ledger.arrived(class, now);
         if class == Class::Interactive {
             learned.reserve.arrived(now);
         }
@@ -158,11 +159,13 @@ impl Scheduler {
         let Some(replica) = self.attempts.get(&id).map(|attempt| attempt.replica) else { return };
         self.touch(replica, now);
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
-        let good = outcome == Outcome::Success;
+        let good = outcome.is_whole();
         let counted = timings.map(|t| f64::from(t.prefill_tokens) + f64::from(t.cached_tokens)).filter(|t| *t > 0.0);
         let written = timings.map_or(0.0, |timings| f64::from(timings.decode_tokens));
+        // It was read behind the prompt, and is a part of the answer.
+        let carried = f64::from(attempt.carried.unwrap_or(0));
         attempt.kept = match outcome {
-            Outcome::Success => Some(counted.unwrap_or(attempt.course.tokens) + written),
+            Outcome::Success | Outcome::CutShort => Some(counted.unwrap_or(attempt.course.tokens) + written),
             Outcome::RequestFault | Outcome::ContextExceeded | Outcome::Soft(_) => None,
             Outcome::Hard(_) | Outcome::Loading | Outcome::Misconfigured => Some(0.0),
         };
@@ -174,20 +177,23 @@ impl Scheduler {
         let (work, typical) = (request.plan.work, self.pool.models.get(&model).map(|pool| pool.typical_rates()));
         let shared = request.plan.shared;
         let Some(learned) = self.learned.get_mut(&model) else { return };
+        let of_prompt = |tokens: f64| (tokens - carried).max(1.0);
         if let Some(counted) = counted {
-            learned.tokens.observe(estimated, counted);
+            learned.tokens.observe(estimated, of_prompt(counted));
         }
         let counted = counted.unwrap_or(attempt.course.tokens);
+        let prompt = of_prompt(counted);
         let found = f64::from(timings.cached_tokens);
         if let Some(replica) = self.pool.replicas.get_mut(&attempt.replica) {
-            replica.slots.observe(id, attempt.course.held, found, counted);
+            replica.slots.observe(id, attempt.course.held, found, prompt);
             learned.index.follow(attempt.replica, &replica.slots);
         }
         if good {
-            learned.outputs.observe(tenant, class, written);
+            let answer = carried + written;
+            learned.outputs.observe(tenant, class, answer);
             let weight = self.config.share(tenant).weight;
             if let Some(typical) = typical {
-                let really = learned.work(shared, counted, written, typical);
+                let really = learned.work(shared, prompt, answer, typical);
                 learned.fair.correct(class, tenant, really - work, weight);
                 learned.note_plan(class, really / work.max(f64::MIN_POSITIVE));
             }
@@ -244,9 +250,12 @@ impl Scheduler {
     /// Follows whether a replica serves: how long such replicas last.
     pub(crate) fn note_service(&mut self, id: ReplicaId, now: Timestamp) {
         let Some(replica) = self.pool.replicas.get_mut(&id) else { return };
-        let serves = replica.standing() == Standing::Serving;
+        let (serves, gone) = (replica.standing() == Standing::Serving, replica.standing() == Standing::Gone);
         let Some(since) = replica.up_since else {
             replica.up_since = serves.then_some(now);
+            if let Some(away) = replica.down_since.take_if(|_| serves || gone) {
+                self.note_lives(id, |lives| lives.down_s += now.since(away).as_secs_f64());
+            }
             return;
         };
         if serves {
@@ -260,6 +269,7 @@ impl Scheduler {
             // It may have restarted; what it really held shows when it is back.
             replica.hazard.died();
             replica.slots.forget();
+            replica.down_since = Some(now);
         }
         for model in &replica.spec.models {
             let Some(learned) = self.learned.get_mut(model) else { continue };
@@ -269,6 +279,11 @@ impl Scheduler {
             }
             learned.index.follow(id, &replica.slots);
         }
+        self.note_lives(id, |lives| {
+            lives.up_s += lived;
+            lives.deaths += f64::from(u8::from(died));
+            lives.forget();
+        });
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::{
     id::{ReplicaId, RequestId},
-    placement::{Ask, Outlook},
-    replica::Replica,
+    placement::{Ask, Cost, Outlook, Own},
+    replica::{Replica, Standing},
     request::Phase,
     scheduler::Scheduler,
     snapshot::{CandidateView, Explanation},
@@ -29,14 +29,18 @@ impl Scheduler {
         })
     }
 
-    /// Each replica that could serve it, as it would be weighed now.
+    /// Each replica that could serve it, as it would be weighed now; and those that could, were they able to carry its answer on.
     fn candidates(&self, id: RequestId, now: Timestamp) -> Vec<CandidateView> {
         let Some(request) = self.requests.get(&id) else { return Vec::new() };
         let Some(outlook) = self.outlook(request.spec.model, now) else { return Vec::new() };
         let Some(ask) = outlook.ask(id) else { return Vec::new() };
         let members = outlook.pool.members.iter().filter_map(|id| Some((*id, outlook.replica(*id)?)));
-        let able = members.filter(|(id, replica)| outlook.may_run(*id, replica, &ask));
-        let mut candidates: Vec<CandidateView> = able.map(|(id, replica)| outlook.weighed(id, replica, &ask)).collect();
+        let serving = members.filter(|(_, replica)| replica.standing() == Standing::Serving);
+        let weighed = serving.filter_map(|(id, replica)| match request.onward(&replica.spec).is_open() {
+            true => outlook.may_run(id, replica, &ask).then(|| outlook.weighed(id, replica, &ask)),
+            false => Some(outlook.barred(id, replica, &ask)),
+        });
+        let mut candidates: Vec<CandidateView> = weighed.collect();
         candidates.sort_by(|a, b| (a.wait + a.cost).total_cmp(&(b.wait + b.cost)).then(a.replica.cmp(&b.replica)));
         candidates.truncate(Explanation::CANDIDATES);
         candidates
@@ -44,16 +48,21 @@ impl Scheduler {
 }
 
 impl Outlook<'_> {
+    fn barred(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>) -> CandidateView {
+        let cost = Cost::out_of_the_question(Own::default(), replica.running.len());
+        self.view(id, replica, ask, &cost, 0.0)
+    }
+
     fn weighed(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>) -> CandidateView {
         let cost = self.exact(true).now_cost(id, replica, ask, f64::INFINITY);
         if replica.free() > 0 {
-            return self.view(id, replica, &cost, 0.0);
+            return self.view(id, replica, ask, &cost, 0.0);
         }
         // Not free: what counts is when its first attempt ends, and what it will hold then.
         let wait = self.jobs(id, replica).ends(&self.learned.shape).first();
         let wait = if wait.is_finite() { wait } else { 0.0 };
         let (later, own) = self.later_cost(id, replica, ask, f64::INFINITY);
-        let view = self.view(id, replica, &cost, wait);
+        let view = self.view(id, replica, ask, &cost, wait);
         let cached = self.own_later(id, replica, ask).map_or(0.0, |own| own.cached);
         CandidateView {
             cached_tokens: cached,

@@ -19,7 +19,7 @@ mod reserve;
 mod sharing;
 
 pub(crate) use self::{
-    outlook::{Ask, Cost, Outlook},
+    outlook::{Ask, Cost, Outlook, Own},
     patience::Patience,
     profile::{Kind, Profile, Profiles},
     sharing::{Job, Jobs},

@@ -6,7 +6,7 @@
 
 use crate::{
     effect::ReplicaState,
-    event::Class,
+    event::{Carry, Class, Limit},
     id::{ModelId, ReplicaId, RequestId},
     learned::Learned,
     model_pool::ModelPool,
@@ -15,7 +15,7 @@ use crate::{
     replica::Replica,
     request::Request,
     scheduler::Scheduler,
-    snapshot::CandidateView,
+    snapshot::{CandidateView, Onward},
     time::Timestamp,
 };
 
@@ -34,6 +34,13 @@ const CONVERSATION_FADES: f64 = 60.0;
 const THROUGHPUT: f64 = 3.0;
 /// What counts of a request's own time on a replica that it tries out.
 const TRIAL: f64 = 0.25;
+/// What is counted for a part that another group carries on, in times of what is left to do there: the text goes on as another
+/// engine writes it, so the same group has it unless that takes twice as long. A factor, since half a minute is nothing to
+/// an answer of a large model and five answers of a small one.
+const DETOUR: f64 = 1.0;
+/// What is counted for work on a replica that is to be spared, in times of what it takes there, and seconds: another one that will
+/// have done it in twice the time has it.
+const SPARING: (f64, f64) = (1.0, 1.0);
 /// Seconds until a dead replica is noticed.
 const DETECTION: f64 = 15.0;
 
@@ -46,8 +53,11 @@ pub(crate) fn weight(class: Class) -> f64 {
 pub(crate) struct Ask<'a> {
     pub(crate) request: &'a Request,
     pub(crate) plan: &'a Plan,
+    /// Tokens to read, and to write. Where a part is written: behind the prompt, and the rest.
     pub(crate) tokens: f64,
     pub(crate) output: f64,
+    /// The same if it begins anew.
+    anew: (f64, f64),
     /// Seconds on a typical replica, the shared prefix warm, by what is known now.
     pub(crate) work: f64,
     pub(crate) weight: f64,
@@ -71,19 +81,39 @@ impl Own {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Cost {
     pub(crate) own: Own,
-    /// Attempts that run there.
+    /// Slots that work there, for whom ever.
     pub(crate) running: usize,
     /// What sharing adds for itself and, weighted, for the others, less the throughput that it wins.
     pub(crate) delay: f64,
     pub(crate) eviction: f64,
     pub(crate) risk: f64,
+    /// What it counts that another group carries the part on.
+    pub(crate) detour: f64,
+    /// What it counts that the replica is to be spared.
+    pub(crate) sparing: f64,
     /// What others already wait there for.
     pub(crate) claimed: f64,
     pub(crate) total: f64,
 }
 
+impl Ask<'_> {
+    /// What a replica has written of it outlives the replica.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.request.spec.carry != Carry::Never
+    }
+
+    /// What it asks of a replica: the rest of its answer, or all of it.
+    fn at(self, replica: &Replica) -> Self {
+        let onward = self.request.onward(&replica.spec);
+        if self.request.part.is_none() || onward.carries_on() {
+            return self;
+        }
+        Self { tokens: self.anew.0, output: self.anew.1, ..self }
+    }
+}
+
 impl Cost {
-    fn out_of_the_question(own: Own, running: usize) -> Self {
+    pub(crate) fn out_of_the_question(own: Own, running: usize) -> Self {
         Self { own, running, total: f64::INFINITY, ..Self::default() }
     }
 }
@@ -140,9 +170,16 @@ impl<'a> Outlook<'a> {
         let request = self.core.requests.get(&id)?;
         let plan = &request.plan;
         let truth = self.core.insight.as_ref().map(|insight| insight.tokens(id));
-        let (tokens, output) = truth.unwrap_or((plan.prompt.tokens, plan.output));
+        let anew = truth.unwrap_or((plan.prompt.tokens, plan.output));
+        let (tokens, output) = match &request.part {
+            None => anew,
+            Some(part) if truth.is_some() => {
+                (anew.0 + f64::from(part.tokens), (anew.1 - f64::from(part.tokens)).max(1.0))
+            }
+            Some(part) => (anew.0 + f64::from(part.tokens), part.rest(anew.1, request.spec.max_output)),
+        };
         let work = self.learned.work(plan.shared, tokens, output, self.typical);
-        Some(Ask { request, plan, tokens, output, work, weight: weight(request.spec.class) })
+        Some(Ask { request, plan, tokens, output, anew, work, weight: weight(request.spec.class) })
     }
 
     /// Tokens per second alone on an empty context; `None` where it is known to be down.
@@ -171,22 +208,23 @@ impl<'a> Outlook<'a> {
     pub(crate) fn own(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>) -> Option<Own> {
         let rates = self.rates(id, replica)?;
         let cached = self.found(id, replica, replica.slots.best_idle(&ask.plan.prompt));
-        Some(self.alone(rates, ask, cached))
+        Some(self.alone(rates, &ask.at(replica), cached))
     }
 
     /// Seconds alone once what runs there has ended.
     pub(crate) fn own_later(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>) -> Option<Own> {
         let rates = self.rates(id, replica)?;
         let cached = self.found(id, replica, replica.slots.later(&ask.plan.prompt));
-        Some(self.alone(rates, ask, cached))
+        Some(self.alone(rates, &ask.at(replica), cached))
     }
 
     /// Seconds alone at best: with everything cached that could be.
     pub(crate) fn floor(&self, id: ReplicaId, replica: &Replica, ask: &Ask<'_>) -> f64 {
-        self.rates(id, replica).map_or(f64::INFINITY, |rates| self.alone(rates, ask, ask.plan.shared).total())
+        let alone = |rates| self.alone(rates, &ask.at(replica), ask.plan.shared).total();
+        self.rates(id, replica).map_or(f64::INFINITY, alone)
     }
 
-    /// What is left of all that runs there.
+    /// What is left of all that runs there: of the attempts in their order, then of what works there for nobody here.
     pub(crate) fn jobs(&self, id: ReplicaId, replica: &Replica) -> Jobs {
         let mut jobs = Jobs::default();
         let Some(rates) = self.rates(id, replica) else { return jobs };
@@ -207,6 +245,8 @@ impl<'a> Outlook<'a> {
             };
             jobs.add(Job { weight: weight(request.spec.class), ..left });
         }
+        // Nobody is delayed who waits for nothing.
+        replica.lingering.left(self.now).for_each(|prefill| jobs.add(Job { prefill, ..Job::default() }));
         jobs
     }
 
@@ -224,25 +264,32 @@ impl<'a> Outlook<'a> {
         bound: f64,
         jobs: impl FnOnce() -> Jobs,
     ) -> Cost {
-        let running = replica.running.len();
+        let running = replica.taken();
         let Some(own) = self.own(id, replica, ask) else { return Cost::out_of_the_question(Own::default(), running) };
         let claimed = replica.claimed;
-        if self.trial(replica, ask) * own.total() + claimed >= bound || self.will_be_lost(id, &own) {
+        let lost = self.will_be_lost(id, &own, ask) || !replica.outlasts(own.total(), self.now);
+        if self.trial(replica, ask) * own.total() + claimed >= bound || lost {
             return Cost::out_of_the_question(own, running);
         }
         let eviction = self.eviction(id, replica, ask);
-        let risk = self.risk(replica, &own, ask);
-        let extra = claimed + eviction + risk;
-        let trial = self.trial(replica, ask);
-        let alone = Cost { own, running, eviction, risk, claimed, delay: 0.0, total: trial * own.total() + extra };
+        let risk = self.risk(id, replica, &own, ask);
+        let detour = self.detour(replica, &own, ask);
+        let sparing = sparing(replica, &own);
+        let extra = claimed + eviction + risk + detour + sparing;
+        let total = self.trial(replica, ask) * own.total() + extra;
+        let alone = Cost { own, running, eviction, risk, detour, sparing, claimed, delay: 0.0, total };
         if running == 0 {
             return alone;
         }
-        if !self.exact && own.decode < PROMPT_HEAVY * own.prefill && !self.outranks(replica, ask) {
+        let gains_nothing = own.decode < PROMPT_HEAVY * own.prefill && !self.outranks(replica, ask);
+        if gains_nothing && !self.exact && !self.is_overdue(ask.request) {
             return Cost::out_of_the_question(own, running);
         }
         let jobs = jobs();
         let Joined { end, delayed, before, after } = self.joined(&jobs, &own, ask);
+        if !replica.outlasts(end, self.now) {
+            return Cost::out_of_the_question(own, running);
+        }
         // Overlapping frees the replica earlier than one after the other: worth more the more wait.
         let won = (before + own.total() - after).max(0.0);
         let delay = (end - own.total()) + delayed - THROUGHPUT * self.share_of_queue(id, replica, ask) * won;
@@ -282,38 +329,64 @@ impl<'a> Outlook<'a> {
         if own.total() + claimed >= bound {
             return (f64::INFINITY, own.total());
         }
-        self.later_beside(ask, own, claimed, bound, &self.jobs(id, replica))
+        self.later_beside(replica, ask, own, bound, &self.jobs(id, replica))
     }
 
     /// The same, after `jobs`.
-    pub(crate) fn later_beside(&self, ask: &Ask<'_>, own: Own, claimed: f64, bound: f64, jobs: &Jobs) -> (f64, f64) {
+    pub(crate) fn later_beside(
+        &self,
+        replica: &Replica,
+        ask: &Ask<'_>,
+        own: Own,
+        bound: f64,
+        jobs: &Jobs,
+    ) -> (f64, f64) {
         let shape = &self.learned.shape;
+        let (claimed, detour) = (replica.claimed, self.detour(replica, &own, ask) + sparing(replica, &own));
         let ends = jobs.ends(shape);
         let all = ends.last();
-        let best = all + claimed + own.total();
+        if !replica.outlasts(all + claimed + own.total(), self.now) {
+            return (f64::INFINITY, own.total());
+        }
+        let best = all + claimed + own.total() + detour;
         let first = ends.first();
-        if claimed > 0.0 || first >= all || first + own.total() >= bound.min(best) {
+        if claimed > 0.0 || first >= all || first + own.total() + detour >= bound.min(best) {
             return (best, own.total());
         }
         let (first, rest) = jobs.after_first(shape);
         let Joined { end, delayed, .. } = self.joined(&rest, &own, ask);
-        (best.min(first + end + delayed), own.total())
+        (best.min(first + end + delayed + detour), own.total())
     }
 
-    /// A simulation that knows when a replica goes away starts nothing there that would be lost.
-    fn will_be_lost(&self, id: ReplicaId, own: &Own) -> bool {
-        let left = self.core.insight.as_ref().map(|insight| insight.up_until(id, self.now).since(self.now));
-        left.is_some_and(|left| left.as_secs_f64() < 1.3 * own.total() + 1.0)
+    /// What it counts that the text would go on as another group writes it.
+    fn detour(&self, replica: &Replica, own: &Own, ask: &Ask<'_>) -> f64 {
+        if ask.request.onward(&replica.spec) == Onward::OtherGroup { DETOUR * own.total() } else { 0.0 }
+    }
+
+    /// A simulation that knows when a replica goes away starts nothing there that would be lost, or would only be read.
+    fn will_be_lost(&self, id: ReplicaId, own: &Own, ask: &Ask<'_>) -> bool {
+        let lost = |left: f64| left < 1.3 * if ask.is_kept() { own.prefill } else { own.total() } + 1.0;
+        self.left(id).is_some_and(lost)
+    }
+
+    /// Seconds until a replica goes away, if that is known.
+    fn left(&self, id: ReplicaId) -> Option<f64> {
+        let insight = self.core.insight.as_ref()?;
+        Some(insight.up_until(id, self.now).since(self.now).as_secs_f64())
     }
 
     /// What is expected to be lost by the replica's going away: half of the work, the time until that is noticed, and doing
-    /// it again.
-    fn risk(&self, replica: &Replica, own: &Own, ask: &Ask<'_>) -> f64 {
-        if self.core.insight.is_some() {
-            return 0.0;
+    /// it again. Of an answer that is carried on, what was written is kept: if it goes while it writes, it is the reading that is
+    /// to be done again.
+    fn risk(&self, id: ReplicaId, replica: &Replica, own: &Own, ask: &Ask<'_>) -> f64 {
+        let again = DETECTION + self.learned.work(ask.plan.shared, ask.tokens, 0.0, self.typical);
+        if let Some(left) = self.left(id) {
+            return if left < own.total() { again } else { 0.0 };
         }
         let odds = 1.0 - (-replica.hazard.rate(self.learned.hazard.rate()) * own.total()).exp();
-        odds * (0.5 * own.total() + DETECTION + ask.work)
+        let all = 0.5 * own.total() + DETECTION + ask.work;
+        let writes = if ask.is_kept() { own.decode / own.total().max(f64::MIN_POSITIVE) } else { 0.0 };
+        odds * ((1.0 - writes) * all + writes * again)
     }
 
     /// Whether a replica is kept free for more urgent requests than those of a class. Batch work keeps out of all that are
@@ -381,11 +454,19 @@ impl<'a> Outlook<'a> {
         (self.typical.0 * self.pool.serving.max(1) as f64).max(f64::MIN_POSITIVE)
     }
 
-    pub(crate) fn view(&self, id: ReplicaId, replica: &Replica, cost: &Cost, wait: f64) -> CandidateView {
+    pub(crate) fn view(
+        &self,
+        id: ReplicaId,
+        replica: &Replica,
+        ask: &Ask<'_>,
+        cost: &Cost,
+        wait: f64,
+    ) -> CandidateView {
         CandidateView {
             replica: id,
+            onward: ask.request.onward(&replica.spec),
             free: replica.free() > 0,
-            running: cost.running as u32,
+            running: replica.running.len() as u32,
             reserved: self.is_reserved(id),
             cached_tokens: cost.own.cached,
             prefill: cost.own.prefill,
@@ -394,7 +475,14 @@ impl<'a> Outlook<'a> {
             delay: cost.delay,
             eviction: cost.eviction,
             risk: cost.risk,
+            detour: cost.detour,
+            sparing: cost.sparing,
             cost: cost.total,
         }
     }
+}
+
+/// What it counts that a replica is to be spared.
+fn sparing(replica: &Replica, own: &Own) -> f64 {
+    if replica.limit == Limit::Fewer { SPARING.0 * own.total() + SPARING.1 } else { 0.0 }
 }

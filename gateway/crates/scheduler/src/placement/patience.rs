@@ -9,7 +9,8 @@
 //! reading is an investment where the replica will serve more requests with that prefix.
 //!
 //! Waiting has an end: a request that has waited for as long as the first replica it declined would have taken declines
-//! no longer.
+//! no longer, and neither does one that was overtaken too often: what it declines others take, so that what it waits for
+//! may never come.
 
 use crate::{
     event::Class,
@@ -40,14 +41,13 @@ pub(crate) enum Patience {
 impl Outlook<'_> {
     /// Whether to wait rather than start on that free replica at that cost.
     pub(crate) fn patience(&self, ask: &Ask<'_>, id: ReplicaId, cost: &Cost, profile: &Profile) -> Patience {
-        if ask.plan.patient_until.is_some_and(|until| until <= self.now) {
+        if self.has_waited_enough(ask) {
             return Patience::Take;
         }
-        let limit = MARGIN * (cost.total - self.investment(ask, id, cost));
+        let limit = MARGIN * (certain(ask, cost) - self.investment(ask, id, cost));
         let few = || self.waiting_in(Class::Interactive) <= FEW;
         if self.exact || ask.request.spec.class == Class::Interactive && few() {
-            let better = self.best_later(ask, id, limit);
-            return better.map_or(Patience::Take, |claim| Patience::Wait(Decision::Waited, Some(claim)));
+            return self.unless_better(ask, id, limit);
         }
         if let Some(claim) = self.conversation(ask, id, limit) {
             return Patience::Wait(Decision::WaitedWarm, Some(claim));
@@ -76,6 +76,26 @@ impl Outlook<'_> {
         }
     }
 
+    /// The same for a request that lost an attempt, or has a part of its answer written: the pool as a whole says little about the
+    /// few that it has not tried, or that may carry it on.
+    pub(crate) fn patience_of_one(&self, ask: &Ask<'_>, id: ReplicaId, cost: &Cost) -> Patience {
+        if self.has_waited_enough(ask) {
+            Patience::Take
+        } else {
+            self.unless_better(ask, id, MARGIN * certain(ask, cost))
+        }
+    }
+
+    /// It has waited for long enough.
+    fn has_waited_enough(&self, ask: &Ask<'_>) -> bool {
+        self.is_overdue(ask.request) || ask.plan.patient_until.is_some_and(|until| until <= self.now)
+    }
+
+    fn unless_better(&self, ask: &Ask<'_>, id: ReplicaId, limit: f64) -> Patience {
+        let better = self.best_later(ask, id, limit);
+        better.map_or(Patience::Take, |claim| Patience::Wait(Decision::Waited, Some(claim)))
+    }
+
     /// What a cold reading there is worth to the requests that will come with the same prefix, in seconds.
     fn investment(&self, ask: &Ask<'_>, id: ReplicaId, cost: &Cost) -> f64 {
         let Some(template) = &ask.plan.prompt.template else { return 0.0 };
@@ -94,7 +114,11 @@ impl Outlook<'_> {
 
     /// The replica that will have answered it first, if that is before `limit`.
     fn best_later(&self, ask: &Ask<'_>, free: ReplicaId, limit: f64) -> Option<(ReplicaId, f64)> {
-        self.soonest(ask, self.pool.by_speed().filter(|id| *id != free).take(LOOKED_AT), limit)
+        let open = |id: &ReplicaId| {
+            ask.request.part.is_none()
+                || self.replica(*id).is_some_and(|replica| ask.request.onward(&replica.spec).is_open())
+        };
+        self.soonest(ask, self.pool.by_speed().filter(|id| *id != free).filter(open).take(LOOKED_AT), limit)
     }
 
     /// The same among the replicas that hold its conversation.
@@ -115,7 +139,7 @@ impl Outlook<'_> {
             if at % 8 == 7 && self.floor(id, replica, ask) > HOPELESS * bound {
                 break;
             }
-            let idle = replica.running.is_empty() && replica.claimed <= 0.0;
+            let idle = replica.is_idle() && replica.claimed <= 0.0;
             if idle || !self.may_run(id, replica, ask) {
                 continue;
             }
@@ -135,6 +159,12 @@ impl Outlook<'_> {
             .stats(key)
             .map_or((at_least, 0.0), |stats| (stats.queued_work.max(at_least), stats.rate(self.now, age)))
     }
+}
+
+/// What the free replica costs, without the risk where an answer is carried on: the replica that would be waited for goes away
+/// as easily, and is not charged for it. Where phones come and go, everybody would wait for those that are busy.
+fn certain(ask: &Ask<'_>, cost: &Cost) -> f64 {
+    cost.total - if ask.is_kept() { cost.risk } else { 0.0 }
 }
 
 /// Whether replicas of that throughput get through the waiting work, beside what arrives, within the limit.

@@ -108,12 +108,14 @@ impl Profile {
             let fits = replica.standing() == Standing::Serving
                 && replica.spec.routes.contains(kind.route)
                 && replica.context() >= kind.context
+                && !replica.is_others()
                 && !(kind.batch && outlook.is_reserved(*id));
             if !fits {
                 continue;
             }
-            let Some(own) = outlook.own_later(*id, replica, ask) else { continue };
-            let gain = outlook.learned.shape.gain(f64::from(replica.usable().max(1)));
+            let own = outlook.own_later(*id, replica, ask).filter(|own| replica.outlasts(own.total(), outlook.now));
+            let Some(own) = own else { continue };
+            let gain = outlook.learned.shape.gain(f64::from(replica.ours().max(1)));
             let rate = every as f64 * ask.work / (own.prefill + own.decode / gain);
             let at = bucket(own.total());
             add(&mut profile.all, at, rate, own.total());

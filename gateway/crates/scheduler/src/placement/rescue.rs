@@ -11,6 +11,7 @@ use crate::{
     event::Class,
     id::{AttemptId, ModelId, ReplicaId, RequestId},
     placement::Outlook,
+    replica::Replica,
     scheduler::Scheduler,
     snapshot::Decision,
     time::Timestamp,
@@ -45,7 +46,7 @@ impl Scheduler {
         }
         let Some(attempt) = self.attempts.get(&id) else { return };
         let Some(request) = self.requests.get(&attempt.request) else { return };
-        let running = self.pool.replicas.get(&attempt.replica).map_or(1, |replica| replica.running.len());
+        let running = self.pool.replicas.get(&attempt.replica).map_or(1, Replica::taken);
         let own = attempt.course.own;
         let after = match request.spec.class {
             Class::Interactive => (LATE_URGENT.0 * own).max(own + LATE_URGENT.1),
@@ -97,7 +98,9 @@ impl Scheduler {
         let (mut best, mut bound) = (None, limit);
         for (id, _) in outlook.pool.offers.iter().take(LOOKED_AT) {
             let Some(replica) = outlook.replica(id) else { continue };
-            if !outlook.may_run(id, replica, &ask) {
+            let onward = ask.request.onward(&replica.spec);
+            let copies = ask.request.part.is_none() || onward.carries_on();
+            if !copies || !outlook.may_run(id, replica, &ask) {
                 continue;
             }
             let cost = outlook.now_cost(id, replica, &ask, bound).total;
@@ -141,7 +144,7 @@ impl Scheduler {
         running.sort_by(|a, b| b.0.total_cmp(&a.0));
         let Some(outlook) = self.outlook(model, now) else { return true };
         let free = outlook.pool.offers.iter().map(|(id, _)| id);
-        let idle = |id: &ReplicaId| outlook.replica(*id).is_some_and(|replica| replica.running.is_empty());
+        let idle = |id: &ReplicaId| outlook.replica(*id).is_some_and(Replica::is_idle);
         let idle: Vec<ReplicaId> = free.filter(idle).filter(|id| !outlook.is_reserved(*id)).take(LOOKED_AT).collect();
         let mut next = running.into_iter();
         let mut straggler = next.next();
@@ -211,7 +214,8 @@ impl Scheduler {
             if !outlook.may_run(replica_id, replica, &ask) {
                 continue;
             }
-            let Some(own) = outlook.own(replica_id, replica, &ask) else { continue };
+            let own = outlook.own(replica_id, replica, &ask).filter(|own| replica.outlasts(own.total(), now));
+            let Some(own) = own else { continue };
             ideal = ideal.min(own.total());
             soonest = soonest.min(outlook.later_cost(replica_id, replica, &ask, soonest).0);
             if soonest <= UNBEARABLE.0 {

@@ -6,6 +6,7 @@
 use crate::{
     id::{ModelId, ReplicaId},
     placement::Outlook,
+    replica::Replica,
     scheduler::Scheduler,
     time::Timestamp,
 };
@@ -40,7 +41,7 @@ impl Outlook<'_> {
         let serving = |id: ReplicaId| self.serving_rate(id).map(|rate| (rate, id));
         let best = self.pool.by_speed().find_map(serving).map_or(0.0, |(rate, _)| rate);
         let handicap = |id: ReplicaId| {
-            let idle = self.replica(id).is_some_and(|replica| replica.running.is_empty());
+            let idle = self.replica(id).is_some_and(Replica::is_idle);
             if idle { 1.0 } else { BUSY }
         };
         // wanted = a + 2·sqrt(a), so a is:

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use scheduler::{Class, Event, Outcome, Policy, RequestSpec, SchedulerConfig, Timings};
+use scheduler::{Class, Event, Left, Outcome, Policy, RequestSpec, SchedulerConfig, Timings};
 
 use crate::rig::{Rig, config, request, seconds, spec};
 
@@ -54,7 +54,7 @@ fn the_measured_faster_replica_is_asked_first() {
         rig.tell(Event::AttemptEnded {
             attempt,
             outcome: Outcome::Success,
-            content_sent: true,
+            left: Left::Closed,
             timings: Some(timings),
         });
         rig.pass(seconds(1));

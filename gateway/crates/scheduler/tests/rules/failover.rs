@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use scheduler::{Effect, Event, Outcome, ReplicaSpec, ReplicaState, RequestSpec, ShedReason, SoftFailure};
+use scheduler::{Effect, Event, Left, Outcome, ReplicaSpec, ReplicaState, RequestSpec, ShedReason, SoftFailure};
 
 use crate::rig::{CONNECT, RESET, Rig, STATUS, config, request, seconds, spec};
 
@@ -52,7 +52,7 @@ fn content_that_was_sent_is_never_sent_again() {
     let (request, attempt, _) = rig.place(request());
     rig.tell(Event::FirstToken { attempt });
     let outcome = Outcome::Soft(SoftFailure::Broken);
-    rig.tell(Event::AttemptEnded { attempt, outcome, content_sent: true, timings: None });
+    rig.tell(Event::AttemptEnded { attempt, outcome, left: Left::Closed, timings: None });
     let goes_on = |effect: &Effect| matches!(effect, Effect::Dispatch { .. } | Effect::Reject { .. });
     assert!(!rig.heard().iter().any(goes_on));
     assert!(rig.core.request(request, rig.now).is_none());

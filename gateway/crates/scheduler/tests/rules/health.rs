@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use scheduler::{
-    ChangeReason, Effect, Event, Outcome, RelayId, ReplicaId, ReplicaSpec, ReplicaState, Report, SchedulerConfig,
+    ChangeReason, Effect, Event, Left, Outcome, RelayId, ReplicaId, ReplicaSpec, ReplicaState, Report, SchedulerConfig,
     SoftFailure, Timings,
 };
 
@@ -305,7 +305,7 @@ fn no_verdict_cuts_a_running_stream() {
         rig.pass(seconds(3600));
         assert_eq!(rig.cancelled(), []);
         assert!(rig.core.request(stream, rig.now).is_some_and(|view| view.running.is_some()));
-        rig.tell(Event::AttemptEnded { attempt, outcome: Outcome::Success, content_sent: true, timings: None });
+        rig.tell(Event::AttemptEnded { attempt, outcome: Outcome::Success, left: Left::Closed, timings: None });
         assert!(rig.core.request(stream, rig.now).is_none());
     }
 }
@@ -377,8 +377,8 @@ fn measured() -> Rig {
         cached_tokens: 0,
         by_engine: true,
     };
-    let (outcome, content_sent, timings) = (Outcome::Success, true, Some(timings));
-    rig.tell(Event::AttemptEnded { attempt, outcome, content_sent, timings });
+    let (outcome, left, timings) = (Outcome::Success, Left::Closed, Some(timings));
+    rig.tell(Event::AttemptEnded { attempt, outcome, left, timings });
     rig.heard();
     rig
 }

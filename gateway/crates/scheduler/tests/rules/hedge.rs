@@ -1,8 +1,8 @@
 //! Second copies of late requests, and work that makes room: what the policy does by itself.
 
 use scheduler::{
-    AttemptId, CancelReason, Class, Decision, Effect, Event, Outcome, Policy, Rates, RelayId, ReplicaSpec, RequestId,
-    RequestSpec, SchedulerConfig, Waste,
+    AttemptId, CancelReason, Class, Decision, Effect, Event, Left, Outcome, Policy, Rates, RelayId, ReplicaSpec,
+    RequestId, RequestSpec, SchedulerConfig, Waste,
 };
 
 use crate::rig::{Rig, request, seconds, spec};
@@ -34,7 +34,7 @@ fn hedged(rig: &mut Rig) -> (RequestId, AttemptId, AttemptId) {
     let (request, first, at) = rig.place(guard());
     rig.pass(seconds(30));
     let copies = rig.heard().into_iter().filter_map(|effect| match effect {
-        Effect::Dispatch { request: copied, attempt, replica, number: 2, hedge: true } if copied == request => {
+        Effect::Dispatch { request: copied, attempt, replica, number: 2, hedge: true, .. } if copied == request => {
             assert_ne!(replica.0, at);
             Some(attempt)
         }
@@ -52,7 +52,7 @@ fn a_late_request_is_sent_to_a_second_replica_and_the_loser_is_stopped() {
     assert_eq!(rig.core.request(request, rig.now).map(|view| view.copies), Some(2));
     rig.tell(Event::FirstToken { attempt: second });
     assert_eq!(rig.cancelled(), [(first, CancelReason::HedgeLost)]);
-    rig.tell(Event::AttemptEnded { attempt: second, outcome: Outcome::Success, content_sent: true, timings: None });
+    rig.tell(Event::AttemptEnded { attempt: second, outcome: Outcome::Success, left: Left::Closed, timings: None });
     assert!(rig.core.request(request, rig.now).is_none());
     let snapshot = rig.core.snapshot(rig.now);
     assert_eq!(snapshot.decisions[Decision::HedgedLate as usize], 1);

@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, time::Duration};
 
 use scheduler::{
-    AttemptId, Class, Decision, Effect, Event, Outcome, Policy, Prefix, Rates, RelayId, ReplicaId, ReplicaSpec,
-    RequestId, RequestSpec, SchedulerConfig, TenantId, Timings,
+    AttemptId, Class, Decision, Effect, Event, Left, Outcome, Policy, Prefix, Rates, RelayId, ReplicaId, ReplicaSpec,
+    RequestId, RequestSpec, SchedulerConfig, SoftFailure, TenantId, Timings,
 };
 
 use crate::rig::{Rig, config, request, seconds, spec};
@@ -38,8 +38,8 @@ fn answered(rig: &mut Rig, attempt: AttemptId, read: u32, cached: u32) {
         cached_tokens: cached,
         by_engine: true,
     };
-    let (outcome, content_sent) = (Outcome::Success, true);
-    rig.tell(Event::AttemptEnded { attempt, outcome, content_sent, timings: Some(timings) });
+    let (outcome, left) = (Outcome::Success, Left::Closed);
+    rig.tell(Event::AttemptEnded { attempt, outcome, left, timings: Some(timings) });
 }
 
 /// What runs, in the order in which it started.
@@ -206,4 +206,104 @@ fn a_client_that_leaves_while_its_prompt_is_read_leaves_the_part_that_was_read()
     let explained = rig.core.explain(next, rig.now).expect("it runs");
     let cached = explained.candidates[0].cached_tokens;
     assert!((1400.0..2000.0).contains(&cached), "{cached} of 7,000 tokens");
+}
+
+#[test]
+fn a_request_that_a_full_replica_turned_away_goes_to_the_other_at_once() {
+    let mut rig = Rig::new(least_work());
+    (1..=2).for_each(|id| rig.ready(id, ReplicaSpec { relay: RelayId(id), ..spec(4) }));
+    for _ in 0..3 {
+        let (_, attempt, replica) = rig.place(request());
+        rig.end(attempt, Outcome::Soft(SoftFailure::Busy { retry_after: None }));
+        let heard = rig.heard();
+        let other = heard.iter().find_map(|effect| match effect {
+            Effect::Dispatch { attempt, replica: other, .. } => Some((*attempt, other.0)),
+            _ => None,
+        });
+        let (attempt, other) = other.expect("at once");
+        assert_ne!(other, replica);
+        rig.tell(Event::AttemptEnded { attempt, outcome: Outcome::Success, left: Left::Closed, timings: None });
+        rig.pass(seconds(60));
+        rig.heard();
+    }
+}
+
+#[test]
+fn a_line_of_a_batch_is_passed_over_often_and_not_for_ever_though_the_queue_has_no_end() {
+    let mut rig = pool(least_work(), &[(100.0, 10.0)]);
+    let line = |seed| RequestSpec { class: Class::Batch, ..prompt(2000, seed) };
+    // Both beginnings are known to be shared; the replica holds the second.
+    for (seed, cached) in [(9, 0), (9, 1996), (7, 0), (7, 1996), (7, 1996)] {
+        let (_, attempt, _) = rig.place(line(seed));
+        rig.pass(seconds(20));
+        answered(&mut rig, attempt, 2000 - cached, cached);
+    }
+    let (_, mut attempt, _) = rig.place(line(7));
+    let cold = rig.ask(line(9));
+    let mut rounds = 0;
+    loop {
+        while rig.core.snapshot(rig.now).queued.values().sum::<usize>() < 4 {
+            rig.ask(line(7));
+        }
+        rig.pass(seconds(3));
+        answered(&mut rig, attempt, 4, 1996);
+        let (request, next) = started(&mut rig)[0];
+        if request == cold {
+            break;
+        }
+        (attempt, rounds) = (next, rounds + 1);
+        assert!(rounds < 400, "passed over for ever");
+    }
+    assert!(rounds > 100, "{rounds}: warm ones go first for long");
+    assert_eq!(rig.core.snapshot(rig.now).decisions[Decision::PassedOver as usize], rounds);
+}
+
+#[test]
+fn waiting_requests_are_counted_by_tenant_and_those_that_run_are_not() {
+    let mut rig = pool(least_work(), &[(100.0, 10.0)]);
+    rig.place(prompt(200, 1));
+    for tenant in [1, 2, 2] {
+        rig.ask(RequestSpec { tenant: TenantId(tenant), ..prompt(200, 2) });
+    }
+    let waiting: Vec<_> =
+        rig.core.waiting_by_tenant().into_iter().map(|((tenant, _), count)| (tenant.0, count)).collect();
+    assert_eq!(waiting, [(1, 1), (2, 2)]);
+}
+
+/// Two busy slots, of which the second falls free again and again while the first runs something; each time a line is there to take it.
+/// How many lines begin before `patient` does.
+fn lines_begun_before(patient: RequestSpec) -> usize {
+    let mut rig = Rig::new(least_work());
+    rig.ready(1, ReplicaSpec { prior: Some(Rates { prefill: 100.0, decode: 10.0 }), ..spec(2) });
+    let line = || RequestSpec { class: Class::Batch, ..prompt(10, 3) };
+    let mut running: VecDeque<AttemptId> = [(); 2].map(|()| rig.place(line()).1).into();
+    for _ in 0..8 {
+        rig.ask(line());
+    }
+    let patient = rig.ask(patient);
+    for begun in 0..400 {
+        rig.pass(seconds(1));
+        let ended = running.pop_front().expect("something runs");
+        answered(&mut rig, ended, 10, 0);
+        rig.ask(line());
+        for (request, attempt) in started(&mut rig) {
+            if request == patient {
+                return begun;
+            }
+            running.push_back(attempt);
+        }
+    }
+    panic!("overtaken for ever");
+}
+
+#[test]
+fn nobody_waits_for_ever_behind_lines_that_take_each_slot_which_it_declines() {
+    // Long prompts and short answers gain nothing by sharing a replica, and it is never idle.
+    let heavy = |class| RequestSpec { class, max_output: Some(5), ..prompt(4000, 7) };
+    let batch = lines_begun_before(heavy(Class::Batch));
+    assert!(batch < 300, "{batch} lines before one of its class");
+    for class in [Class::Standard, Class::Interactive] {
+        let begun = lines_begun_before(heavy(class));
+        assert!(begun < 20, "{begun} lines before a more urgent request");
+    }
 }

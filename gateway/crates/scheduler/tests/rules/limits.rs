@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use scheduler::{CancelReason, Class, Event, ModelId, Outcome, RequestId, RequestSpec, ShedReason, Timings};
+use scheduler::{CancelReason, Class, Event, Left, ModelId, Outcome, RequestId, RequestSpec, ShedReason, Timings};
 
 use crate::rig::{Rig, STATUS, config, request, seconds};
 
@@ -166,7 +166,7 @@ fn retry_after_follows_the_queue_within_its_bounds() {
             by_engine: true,
         };
         let (outcome, timings) = (Outcome::Success, Some(timings));
-        rig.tell(Event::AttemptEnded { attempt, outcome, content_sent: true, timings });
+        rig.tell(Event::AttemptEnded { attempt, outcome, left: Left::Closed, timings });
     }
     rig.place(request());
     let about = |estimate: Duration, seconds: usize| (estimate.as_secs_f64() / seconds as f64 - 1.0).abs() < 0.05;

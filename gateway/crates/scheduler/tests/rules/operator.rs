@@ -1,8 +1,8 @@
 //! Draining, taking back, removing, changing.
 
 use scheduler::{
-    CancelReason, ChangeReason, Effect, Event, Outcome, ReplicaId, ReplicaSpec, ReplicaState, Report, RequestSpec,
-    Timings,
+    CancelReason, ChangeReason, Effect, Event, Left, Outcome, ReplicaId, ReplicaSpec, ReplicaState, Report,
+    RequestSpec, Timings,
 };
 
 use crate::rig::{CONNECT, Rig, config, request, seconds, spec};
@@ -23,7 +23,7 @@ fn a_drain_starts_nothing_new_cuts_nothing_and_is_reported_once() {
     assert_eq!(rig.dispatched(waiting), None);
     rig.pass(seconds(20));
     let timings = Timings { decode_tokens: 100, decode: seconds(10), ..Timings::default() };
-    rig.tell(Event::AttemptEnded { attempt, outcome: Outcome::Success, content_sent: true, timings: Some(timings) });
+    rig.tell(Event::AttemptEnded { attempt, outcome: Outcome::Success, left: Left::Closed, timings: Some(timings) });
     assert_eq!(drained(&mut rig), 1);
     assert!(rig.view(1).decode_rate.is_some(), "what a draining replica does still measures it");
     rig.tell(Event::DrainReplica { replica: FIRST, deadline: None });
@@ -87,6 +87,48 @@ fn a_removed_replica_is_forgotten_and_what_ran_there_fails_over_unless_content_w
     assert!(rig.core.replica(FIRST, rig.now).is_none());
     rig.report(1, Report::Ready);
     assert_eq!(rig.heard(), []);
+}
+
+#[test]
+fn a_replica_at_another_address_begins_anew_whatever_its_health_was_and_keeps_its_speeds() {
+    for report in [Report::Ready, Report::Unreachable, Report::Misconfigured, Report::Loading] {
+        let mut rig = Rig::with_replicas(config(), 1);
+        let (_, attempt, _) = rig.place(request());
+        let timings = Timings { decode_tokens: 100, decode: seconds(10), ..Timings::default() };
+        let ended =
+            Event::AttemptEnded { attempt, outcome: Outcome::Success, left: Left::Closed, timings: Some(timings) };
+        rig.tell(ended);
+        let speed = rig.view(1).decode_rate;
+        rig.report(1, report.clone());
+        rig.report(1, report.clone());
+        rig.heard();
+        rig.tell(Event::ReplicaMoved { replica: FIRST });
+        let heard = rig.heard();
+        assert!(heard.contains(&Effect::Probe { replica: FIRST }), "{report:?}: {heard:?}");
+        assert_eq!((rig.state(1), rig.view(1).why), (ReplicaState::Joining, ChangeReason::Moved), "{report:?}");
+        assert!(speed.is_some() && rig.view(1).decode_rate == speed, "{report:?}");
+        let waiting = rig.ask(request());
+        assert_eq!(rig.dispatched(waiting), None, "{report:?}: nothing is known of it there");
+        rig.report(1, Report::Ready);
+        assert!(rig.dispatched(waiting).is_some(), "{report:?}: no penalty of the other address is left");
+    }
+}
+
+#[test]
+fn what_runs_at_the_address_that_a_replica_left_may_end_and_says_nothing_about_the_new_one() {
+    let mut rig = Rig::new(config());
+    rig.ready(1, spec(2));
+    let (_, first, _) = rig.place(request());
+    let (left, _, _) = rig.place(request());
+    rig.pass(seconds(1));
+    rig.tell(Event::ReplicaMoved { replica: FIRST });
+    assert_eq!(rig.cancelled(), []);
+    rig.report(1, Report::Ready);
+    rig.end(first, CONNECT);
+    rig.tell(Event::RequestAbandoned { request: left });
+    assert_eq!((rig.state(1), rig.view(1).lingering), (ReplicaState::Ready, 0));
+    rig.tell(Event::ReplicaMoved { replica: ReplicaId(9) });
+    assert!(rig.core.replica(ReplicaId(9), rig.now).is_none());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! When what stands in front of the replicas fails, the replicas are not to blame.
 
 use scheduler::{
-    ChangeReason, Event, ModelId, Outcome, RelayId, ReplicaId, ReplicaSpec, ReplicaState, Report, ShedReason,
+    ChangeReason, Event, Left, ModelId, Outcome, RelayId, ReplicaId, ReplicaSpec, ReplicaState, Report, ShedReason,
 };
 
 use crate::rig::{CONNECT, Rig, STATUS, config, request, seconds, spec};
@@ -105,7 +105,7 @@ fn a_stream_that_runs_through_the_hold_is_not_cut_and_ends_it() {
     assert_eq!(rig.cancelled(), []);
     rig.tell(Event::FirstToken { attempt });
     assert_eq!(rig.probes().len(), 3, "somebody is there after all");
-    rig.tell(Event::AttemptEnded { attempt, outcome: Outcome::Success, content_sent: true, timings: None });
+    rig.tell(Event::AttemptEnded { attempt, outcome: Outcome::Success, left: Left::Closed, timings: None });
     assert!(rig.core.request(stream, rig.now).is_none());
 }
 

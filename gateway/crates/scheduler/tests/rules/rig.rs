@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use scheduler::{
-    AttemptId, CancelReason, ChangeReason, Class, Effect, Event, HardFailure, ModelId, Outcome, Policy, Prefix,
-    RelayId, ReplicaId, ReplicaSpec, ReplicaState, ReplicaView, Report, RequestId, RequestSpec, RouteSet, Scheduler,
-    SchedulerConfig, ShedReason, SoftFailure, TenantId, Timestamp,
+    AttemptId, CancelReason, Carry, ChangeReason, Class, Effect, Event, HardFailure, Left, ModelId, Outcome, Policy,
+    Prefix, RelayId, Release, ReplicaId, ReplicaSpec, ReplicaState, ReplicaView, Report, RequestId, RequestSpec,
+    RouteSet, Scheduler, SchedulerConfig, ShedReason, SoftFailure, TenantId, Timestamp,
 };
 
 pub const MODEL: ModelId = ModelId(1);
@@ -37,6 +37,9 @@ pub fn spec(slots: u16) -> ReplicaSpec {
         context_tokens: Some(8192),
         relay: RelayId(1),
         prior: None,
+        carries_on: false,
+        group: None,
+        release: Release::AtOnce,
     }
 }
 
@@ -50,6 +53,7 @@ pub fn request() -> RequestSpec {
         prompt_tokens: 100,
         max_output: Some(100),
         stream: false,
+        carry: Carry::Never,
         body_bytes: 1000,
         prefix: Prefix::default(),
     }
@@ -157,6 +161,20 @@ impl Rig {
         self.heard().into_iter().filter_map(probe).collect()
     }
 
+    /// Which replicas are to be looked at since the last look at the effects.
+    pub fn looks(&mut self) -> Vec<u32> {
+        let look = |effect| match effect {
+            Effect::Look { replica } => Some(replica.0),
+            _ => None,
+        };
+        self.heard().into_iter().filter_map(look).collect()
+    }
+
+    /// A look shows so many slots at work; it was asked for and answered now.
+    pub fn seen(&mut self, id: u32, busy: u16) {
+        self.tell(Event::SlotsSeen { replica: ReplicaId(id), busy, asked: self.now });
+    }
+
     pub fn changes(&mut self) -> Vec<(u32, ReplicaState, ChangeReason)> {
         let change = |effect| match effect {
             Effect::Changed { replica, to, why, .. } => Some((replica.0, to, why)),
@@ -166,7 +184,7 @@ impl Rig {
     }
 
     pub fn end(&mut self, attempt: AttemptId, outcome: Outcome) {
-        self.tell(Event::AttemptEnded { attempt, outcome, content_sent: false, timings: None });
+        self.tell(Event::AttemptEnded { attempt, outcome, left: Left::Nothing, timings: None });
     }
 
     /// One request that fails, or not, on the only free replica.

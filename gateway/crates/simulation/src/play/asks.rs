@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use scheduler::{
-    Class as Urgency, ModelId, QueueConfig, Rates, RelayId, ReplicaId, ReplicaSpec, RequestSpec, RetryConfig, RouteSet,
-    SchedulerConfig, TenantId,
+    Carry, Class as Urgency, GroupId, ModelId, QueueConfig, Rates, RelayId, Release, ReplicaId, ReplicaSpec,
+    RequestSpec, RetryConfig, RouteSet, SchedulerConfig, TenantId,
 };
 
 use super::{beliefs::Beliefs, player::CoreSetup};
@@ -13,7 +13,11 @@ use crate::{
     workload::Workload,
 };
 
-const MODEL: ModelId = ModelId(1);
+/// The model of that number in the scenario.
+pub(super) const fn model(number: u32) -> ModelId {
+    ModelId(number + 1)
+}
+
 const ROUTE: u8 = 0;
 /// A token is four bytes of text.
 const BYTES_PER_TOKEN: u64 = 4;
@@ -45,20 +49,30 @@ pub(super) fn replicas(
     beliefs: &Beliefs,
     setup: &CoreSetup,
 ) -> Vec<(ReplicaId, ReplicaSpec)> {
+    let groups = u64::from(scenario.continuation.groups);
     let phones = workload.phones.iter().zip(priors(scenario, beliefs)).zip(0..);
     let told = phones.map(|((phone, told), number)| {
         let prior = setup.prior.map(|factor| Rates { prefill: factor * told.prefill, decode: factor * told.decode });
+        let kind = scenario.phones.classes.get(phone.class).map_or(0, |kind| kind.model);
         let spec = ReplicaSpec {
-            models: vec![MODEL],
+            models: vec![model(kind)],
             routes: RouteSet(1 << ROUTE),
             slots: u16::try_from(phone.slots).unwrap_or(u16::MAX),
             context_tokens: None,
             relay: RelayId(number),
             prior,
+            carries_on: setup.carries_on,
+            group: setup.carries_on.then_some(GroupId(u64::from(number) % groups)),
+            release: Release::AtOnce,
         };
         (ReplicaId(number), spec)
     });
     told.collect()
+}
+
+/// Who may carry on an answer whose phone went away.
+pub(super) fn carry(scenario: &Scenario, setup: &CoreSetup) -> Carry {
+    if setup.carries_on { scenario.continuation.by } else { Carry::Never }
 }
 
 /// The speeds of the phones, tokens per second, as a gateway is told them before it has measured any.
@@ -78,8 +92,9 @@ pub(super) struct Asks {
     /// By request.
     prompt_tokens: Vec<u32>,
     /// By class.
-    urgencies: Vec<Urgency>,
+    kinds: Vec<(ModelId, Urgency)>,
     tenants: BTreeMap<(usize, usize), TenantId>,
+    carry: Carry,
 }
 
 impl Asks {
@@ -92,25 +107,28 @@ impl Asks {
         });
         Self {
             prompt_tokens: believed.collect(),
-            urgencies: scenario.classes.iter().map(|class| class.urgency).collect(),
+            kinds: scenario.classes.iter().map(|class| (model(class.model), class.urgency)).collect(),
             tenants: keys.zip((0..).map(TenantId)).collect(),
             workload: Arc::clone(workload),
+            carry: carry(scenario, setup),
         }
     }
 
-    /// A request, as the core is told of it. Answers are not streamed: what was lost with a phone is asked again from the
-    /// start.
+    /// A request, as the core is told of it. Answers are not streamed: what was lost with a phone and can't be carried on is
+    /// asked again from the start.
     pub(super) fn ask(&self, number: usize) -> Option<RequestSpec> {
         let request = self.workload.requests.get(number)?;
+        let (model, class) = *self.kinds.get(request.class)?;
         Some(RequestSpec {
-            model: MODEL,
+            model,
             route: ROUTE,
             tenant: *self.tenants.get(&(request.class, request.key))?,
-            class: *self.urgencies.get(request.class)?,
+            class,
             deadline: None,
             prompt_tokens: *self.prompt_tokens.get(number)?,
             max_output: None,
             stream: false,
+            carry: self.carry,
             body_bytes: u64::from(request.prompt.tokens()) * BYTES_PER_TOKEN,
             prefix: request.prompt.fingerprints(),
         })

@@ -17,6 +17,15 @@ pub(super) struct Beliefs {
 }
 
 impl Beliefs {
+    /// The truth: what a gateway has measured for long.
+    pub(super) fn exact(workload: &Workload) -> Self {
+        Self {
+            speeds: workload.phones.iter().map(|phone| (phone.prefill_factor, phone.decode_factor)).collect(),
+            sizes: vec![1.0; workload.requests.len()],
+            rng: Rng::new(workload.seed, "policy"),
+        }
+    }
+
     pub(super) fn draw(scenario: &Scenario, workload: &Workload) -> Self {
         let mut rng = Rng::new(workload.seed, "policy");
         let speeds = workload.phones.iter().map(|phone| {

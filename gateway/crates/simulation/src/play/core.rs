@@ -6,8 +6,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use scheduler::{
-    AttemptId, CancelReason, Decision, Effect, Event, HardFailure, Outcome, ReplicaId, ReplicaState, Report, RequestId,
-    Scheduler, ShedReason, SoftFailure, Timings,
+    AttemptId, CancelReason, Carry, Decision, Effect, Event, HardFailure, Left, Outcome, Part, ReplicaId, ReplicaState,
+    Report, RequestId, Scheduler, ShedReason, SoftFailure, Timings, Usage,
 };
 
 use super::{
@@ -16,7 +16,7 @@ use super::{
     ending::Ending,
     phone::Job,
     player::CoreSetup,
-    stage::{Happening, News, Stage, Stop, moment, seconds},
+    stage::{Happening, News, Progress, Stage, Stop, moment, seconds},
     truth::Shared,
 };
 use crate::{
@@ -32,24 +32,56 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// Plays until all is answered, or for as long as the scenario is played.
 pub(super) fn play(scenario: &Scenario, workload: &Arc<Workload>, setup: &CoreSetup) -> Ending {
+    let beliefs = Beliefs::draw(scenario, workload);
+    finish(begin(scenario, workload, setup, &beliefs), scenario.until_s())
+}
+
+/// The same for a gateway that knows its phones, and for so many seconds at most. What became of each request.
+pub(crate) fn rehearse(scenario: &Scenario, workload: &Arc<Workload>, until_s: f64) -> Vec<Progress> {
+    let beliefs = Beliefs::exact(workload);
+    finish(begin(scenario, workload, &CoreSetup::DEFAULT, &beliefs), until_s).requests
+}
+
+/// What the core has measured after so many seconds of a play, over the last `window_s`; and what had become of each request.
+pub(super) fn measure(
+    scenario: &Scenario,
+    workload: &Arc<Workload>,
+    at_s: f64,
+    window_s: f64,
+) -> (Vec<Usage>, Vec<Progress>) {
+    let beliefs = Beliefs::draw(scenario, workload);
+    let mut simulation = begin(scenario, workload, &CoreSetup::DEFAULT, &beliefs);
+    simulation.run_until(moment(at_s));
+    let usage = simulation.scheduler.usage(window_s, simulation.agenda.now());
+    let requests = simulation.world.stage.lock().ending(at_s).requests;
+    (usage, requests)
+}
+
+/// At time zero, with the phones there.
+fn begin(scenario: &Scenario, workload: &Arc<Workload>, setup: &CoreSetup, beliefs: &Beliefs) -> Simulation<Gateway> {
     let mut agenda = Agenda::default();
-    let stage = Shared::new(Stage::new(scenario, Arc::clone(workload), &mut agenda));
+    let carry = asks::carry(scenario, setup);
+    let stage = Shared::new(Stage::new(scenario, Arc::clone(workload), carry != Carry::Never, &mut agenda));
     let scheduler = Scheduler::new(asks::config(setup), workload.seed);
     let scheduler = if setup.oracle { scheduler.with_insight(Box::new(stage.clone())) } else { scheduler };
-    let beliefs = Beliefs::draw(scenario, workload);
     let world = Gateway {
-        asks: Asks::new(scenario, workload, &beliefs, setup),
+        asks: Asks::new(scenario, workload, beliefs, setup),
         states: vec![ReplicaState::Joining; workload.phones.len()],
         beating: vec![false; workload.phones.len()],
         refused: BTreeMap::new(),
+        carry,
         stage,
     };
     let mut simulation = Simulation { scheduler, world, agenda };
-    for (replica, spec) in asks::replicas(scenario, workload, &beliefs, setup) {
+    for (replica, spec) in asks::replicas(scenario, workload, beliefs, setup) {
         simulation.tell(Event::ReplicaUp { replica, spec });
         simulation.tell(Event::ReplicaReported { replica, report: Report::Ready });
     }
-    let until = moment(scenario.until_s());
+    simulation
+}
+
+fn finish(mut simulation: Simulation<Gateway>, until_s: f64) -> Ending {
+    let until = moment(until_s);
     while !simulation.world.stage.lock().is_over() && simulation.agenda.now() <= until && simulation.step() {}
     let now = simulation.agenda.now().min(until);
     let decisions = simulation.scheduler.snapshot(now).decisions;
@@ -90,6 +122,8 @@ struct Gateway {
     /// A heartbeat is put down, by phone.
     beating: Vec<bool>,
     refused: BTreeMap<&'static str, u64>,
+    /// Who may carry on what a phone had written.
+    carry: Carry,
 }
 
 impl World for Gateway {
@@ -109,14 +143,16 @@ impl World for Gateway {
             }
             Coming::Beats(phone) => self.beat(phone, agenda),
             Coming::Returned { attempt, outcome } => {
-                agenda.tell(Event::AttemptEnded { attempt, outcome, content_sent: false, timings: None });
+                agenda.tell(Event::AttemptEnded { attempt, outcome, left: Left::Nothing, timings: None });
             }
         }
     }
 
     fn perform(&mut self, effect: Effect, agenda: &mut Agenda<Coming>) {
         match effect {
-            Effect::Dispatch { request, attempt, replica, .. } => self.dispatch(request, attempt, replica, agenda),
+            Effect::Dispatch { request, attempt, replica, carries_on, .. } => {
+                self.dispatch(request, attempt, replica, carries_on, agenda);
+            }
             Effect::Cancel { attempt, why, .. } => {
                 let why = if why == CancelReason::HedgeLost { Stop::HedgeLost } else { Stop::Preempted };
                 self.stage.lock().stop(attempt.0, why, agenda);
@@ -132,7 +168,7 @@ impl World for Gateway {
                 self.keep_beating(replica.0 as usize, agenda);
             }
             Effect::Probe { replica } => agenda.after(ROUND_TRIP, Coming::Probed(replica.0 as usize)),
-            Effect::Drained { .. } => {}
+            Effect::Look { .. } | Effect::Drained { .. } => {}
         }
     }
 }
@@ -152,17 +188,29 @@ impl Gateway {
             News::Answered { job, .. } => {
                 let attempt = AttemptId(job.order.copy);
                 let timings = Some(self.timings(&job, seconds(agenda.now())));
-                agenda.tell(Event::AttemptEnded { attempt, outcome: Outcome::Success, content_sent: true, timings });
+                agenda.tell(Event::AttemptEnded { attempt, outcome: Outcome::Success, left: Left::Closed, timings });
             }
             News::Noticed { phone, up, lost } => {
                 for job in lost {
                     let (attempt, outcome) = (AttemptId(job.order.copy), Outcome::Hard(HardFailure::Reset));
-                    agenda.tell(Event::AttemptEnded { attempt, outcome, content_sent: false, timings: None });
+                    let left = self.left(&job);
+                    agenda.tell(Event::AttemptEnded { attempt, outcome, left, timings: None });
                 }
                 let report = if up { Report::Ready } else { Report::Unreachable };
                 agenda.tell(Event::ReplicaReported { replica: replica(phone), report });
                 self.keep_beating(phone, agenda);
             }
+        }
+    }
+
+    /// What is left of an answer whose phone failed. Its client waits for all of it, and has seen nothing.
+    fn left(&self, job: &Job) -> Left {
+        if self.carry == Carry::Never {
+            return Left::Nothing;
+        }
+        match self.stage.lock().keep(job) {
+            0 => Left::Nothing,
+            tokens => Left::Part(Part { tokens, seen: false, by: self.carry }),
         }
     }
 
@@ -182,12 +230,19 @@ impl Gateway {
     }
 
     /// The phone takes the request, or it comes back: its tunnel knows that the phone is gone, or the phone is full.
-    fn dispatch(&self, request: RequestId, attempt: AttemptId, replica: ReplicaId, agenda: &mut Agenda<Coming>) {
+    fn dispatch(
+        &self,
+        request: RequestId,
+        attempt: AttemptId,
+        replica: ReplicaId,
+        carries_on: bool,
+        agenda: &mut Agenda<Coming>,
+    ) {
         let mut stage = self.stage.lock();
         let phone = replica.0 as usize;
         let outcome = if stage.is_known_down(phone) {
             Outcome::Hard(HardFailure::Connect)
-        } else if stage.start(attempt.0, request.0 as usize, phone, agenda) {
+        } else if stage.start(attempt.0, request.0 as usize, phone, carries_on, agenda) {
             return;
         } else {
             Outcome::Soft(SoftFailure::Busy { retry_after: None })

@@ -62,6 +62,10 @@ pub struct ClassFigures {
     /// The same over its lower bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub makespan_ratio: Option<f64>,
+    /// Slot time that the measured requests had in all, seconds.
+    pub slot_seconds: f64,
+    /// Of this, what came to nothing: all of copies that did not answer, but for the writing of what another carried on.
+    pub wasted_slot_seconds: f64,
     /// By key, in the scenario's order.
     pub keys: Vec<KeyFigures>,
     /// Times from arrival to the whole answer that 0, 1, … 100 % of the requests do not exceed; for plots.
@@ -71,7 +75,7 @@ pub struct ClassFigures {
 
 impl ClassFigures {
     /// The names of the figures that [`Self::get`] knows.
-    pub const FIGURES: [&'static str; 13] = [
+    pub const FIGURES: [&'static str; 15] = [
         "mean",
         "p50",
         "p99",
@@ -85,6 +89,8 @@ impl ClassFigures {
         "makespan",
         "makespan_ratio",
         "unfinished",
+        "slot_seconds",
+        "wasted_slot_seconds",
     ];
 
     /// The figure of that name; `None` if there is none, or the class does not have it.
@@ -103,6 +109,8 @@ impl ClassFigures {
             "makespan" => self.makespan,
             "makespan_ratio" => self.makespan_ratio,
             "unfinished" => Some(self.unfinished as f64),
+            "slot_seconds" => Some(self.slot_seconds),
+            "wasted_slot_seconds" => Some(self.wasted_slot_seconds),
             _ => None,
         }
     }

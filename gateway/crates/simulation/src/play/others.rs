@@ -41,7 +41,7 @@ pub(super) enum Way {
 /// Plays until all is answered, or for as long as the scenario is played.
 pub(super) fn play(scenario: &Scenario, workload: &Arc<Workload>, way: &Way) -> Ending {
     let mut agenda = Agenda::default();
-    let stage = Stage::new(scenario, Arc::clone(workload), &mut agenda);
+    let stage = Stage::new(scenario, Arc::clone(workload), false, &mut agenda);
     let beliefs = Beliefs::draw(scenario, workload);
     let seen: Vec<Seen> = beliefs.speeds.iter().map(|(reads, _)| Seen::new(*reads)).collect();
     let desk = match way {
@@ -123,7 +123,7 @@ impl Office {
                 if let Some(seen) = self.seen.get_mut(phone) {
                     seen.in_flight += 1;
                 }
-                let started = self.stage.start(self.copies, request, phone, &mut self.agenda);
+                let started = self.stage.start(self.copies, request, phone, false, &mut self.agenda);
                 if let Some(queue) = queues.get_mut(phone).filter(|_| !started) {
                     queue.push_back(request);
                 }
@@ -147,7 +147,7 @@ impl Office {
             Desk::Early { queues, .. } => {
                 if let Some(next) = queues.get_mut(phone).and_then(VecDeque::pop_front) {
                     self.copies += 1;
-                    self.stage.start(self.copies, next, phone, &mut self.agenda);
+                    self.stage.start(self.copies, next, phone, false, &mut self.agenda);
                 }
             }
         }
@@ -197,7 +197,7 @@ impl Office {
             waiting.pop_first();
             seen.in_flight += 1;
             self.copies += 1;
-            self.stage.start(self.copies, request, phone, &mut self.agenda);
+            self.stage.start(self.copies, request, phone, false, &mut self.agenda);
         }
     }
 }

@@ -22,8 +22,10 @@ pub(super) struct Order {
     pub(super) copy: u64,
     /// Number of the request.
     pub(super) request: usize,
+    /// With what is written of the answer behind it.
     pub(super) prompt: Prompt,
-    /// Tokens of the answer.
+    /// Tokens of the answer that are written, and that are left to write.
+    pub(super) written: u32,
     pub(super) output: u32,
 }
 
@@ -36,6 +38,8 @@ pub(super) struct Job {
     pub(super) started: f64,
     /// When it had read.
     pub(super) read: Option<f64>,
+    /// When its phone failed under it.
+    lost_at: Option<f64>,
     /// Its present phase.
     task: Task,
     /// Reading, the fixed overhead included, and writing: alone on this phone at full speed.
@@ -64,6 +68,22 @@ impl Job {
             None => reading * self.share_done(),
             Some(_) => reading + writing * self.share_done(),
         }
+    }
+
+    /// Of this, the writing.
+    pub(super) fn writing_work(&self) -> f64 {
+        if self.read.is_some() { self.reference[1] * self.share_done() } else { 0.0 }
+    }
+
+    /// How long it wrote before its phone failed; 0 if that has not come to pass.
+    pub(super) fn writing_time(&self) -> f64 {
+        self.read.zip(self.lost_at).map_or(0.0, |(from, to)| to - from)
+    }
+
+    /// Tokens of the answer that are written by now.
+    pub(super) fn written(&self) -> u32 {
+        let share = if self.read.is_some() { self.share_done() } else { 0.0 };
+        self.order.written + (share * f64::from(self.order.output)) as u32
     }
 
     /// Of its present phase.
@@ -192,6 +212,7 @@ impl Phone {
             cached,
             started: now,
             read: None,
+            lost_at: None,
             task: Task { left: reading, writes: false, lost: !up },
             alone: [reading, speed.decode_seconds(to, output, ALONE)],
             reference: [model.prefill_seconds(from, to), model.decode_seconds(to, output)],
@@ -231,19 +252,21 @@ impl Phone {
         Some(job)
     }
 
-    /// Changes its speed; 0 is down. Going down loses all jobs and caches: gives what had been done of the jobs, if so.
-    pub(super) fn change(&mut self, factor: f64, now: f64) -> Option<f64> {
+    /// Changes its speed; 0 is down. Going down loses all jobs and caches: gives what had been done of the jobs, if so, and what
+    /// of that was writing.
+    pub(super) fn change(&mut self, factor: f64, now: f64) -> Option<[f64; 2]> {
         self.advance(now);
         self.processor.set_pace(factor);
         if factor > 0.0 {
             return None;
         }
-        let mut lost = 0.0;
+        let mut lost = [0.0; 2];
         for slot in &mut self.slots {
             slot.cache = None;
             if let Some(job) = slot.job.as_mut().filter(|job| !job.task.lost) {
                 job.task.lost = true;
-                lost += job.work();
+                job.lost_at = Some(now);
+                lost = [lost[0] + job.work(), lost[1] + job.writing_work()];
             }
         }
         Some(lost)

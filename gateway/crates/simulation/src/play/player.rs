@@ -31,10 +31,13 @@ pub(crate) struct CoreSetup {
     pub(crate) prior: Option<f64>,
     /// What prompt sizes are multiplied by.
     pub(crate) size: f64,
+    /// Answers are carried on, as far as the scenario allows it; else what was lost with a phone begins anew.
+    pub(crate) carries_on: bool,
 }
 
 impl CoreSetup {
-    const DEFAULT: Self = Self { policy: Policy::LeastWork, oracle: false, prior: Some(1.0), size: 1.0 };
+    pub(crate) const DEFAULT: Self =
+        Self { policy: Policy::LeastWork, oracle: false, prior: Some(1.0), size: 1.0, carries_on: true };
 }
 
 /// How a phone is chosen at once.
@@ -67,7 +70,7 @@ const fn early(name: &'static str, about: &'static str, choice: Early) -> Player
     Player { name, about, kind: Kind::Early(choice) }
 }
 
-const ALL: [Player; 18] = [
+const ALL: [Player; 19] = [
     core("default", "the gateway's own policy, least remaining work", CoreSetup::DEFAULT),
     core("oracle", "the same, told true speeds, sizes and failures", CoreSetup { oracle: true, ..CoreSetup::DEFAULT }),
     core(
@@ -79,6 +82,11 @@ const ALL: [Player; 18] = [
         "round_robin",
         "the gateway, free phones in turn",
         CoreSetup { policy: Policy::RoundRobin, ..CoreSetup::DEFAULT },
+    ),
+    core(
+        "no_continuation",
+        "default, answers lost with a phone begin anew",
+        CoreSetup { carries_on: false, ..CoreSetup::DEFAULT },
     ),
     core("no_prior", "default, told no speeds to start from", CoreSetup { prior: None, ..CoreSetup::DEFAULT }),
     core(

@@ -63,6 +63,16 @@ pub(super) struct Work {
     pub(super) cold: f64,
 }
 
+/// What is kept of an answer whose phone failed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    tokens: u32,
+    /// Seconds of the reference phone.
+    work: f64,
+    /// Slot time in which it was written, seconds.
+    slot_seconds: f64,
+}
+
 /// What has become of a request. Times are seconds since the start of the play; `None` if it has not come to that.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
@@ -76,6 +86,10 @@ pub struct Progress {
     pub cached: u32,
     /// Slot time that it had between the end of the warm-up and the horizon, seconds.
     pub slot_seconds: f64,
+    /// Slot time that it had in all, seconds.
+    pub slot_seconds_in_all: f64,
+    /// Of this, what came to nothing: all of a copy that did not answer, but for the writing of what another carried on.
+    pub wasted_slot_seconds: f64,
 }
 
 #[derive(Debug)]
@@ -103,6 +117,10 @@ pub(super) struct Stage {
     window: (f64, f64),
     devices: Vec<Device>,
     requests: Vec<Progress>,
+    /// What is kept of their answers; stays empty where nothing is.
+    kept: Vec<Kept>,
+    /// Answers are carried on.
+    keeps: bool,
     /// Where each running copy is.
     places: BTreeMap<u64, usize>,
     /// Requests without an answer that have come, or will whatever happens.
@@ -121,10 +139,11 @@ pub(super) fn seconds(moment: Timestamp) -> f64 {
 }
 
 impl Stage {
-    /// At time zero. Puts down all that comes by itself.
+    /// At time zero. Puts down all that comes by itself. `keeps`: what is written when a phone fails is kept for another.
     pub(super) fn new<H: From<Happening>>(
         scenario: &Scenario,
         workload: Arc<Workload>,
+        keeps: bool,
         agenda: &mut Agenda<H>,
     ) -> Self {
         let arrivals =
@@ -143,6 +162,8 @@ impl Stage {
         let mut stage = Self {
             devices: phones.collect(),
             requests: vec![Progress::default(); workload.requests.len()],
+            kept: vec![Kept::default(); workload.requests.len()],
+            keeps,
             workload,
             overhead_s: scenario.overhead_s,
             detect_s: scenario.detect_s,
@@ -242,16 +263,23 @@ impl Stage {
     /// Whether it is the first copy to answer.
     fn finish<H: From<Happening>>(&mut self, job: &Job, agenda: &mut Agenda<H>) -> bool {
         let now = seconds(agenda.now());
-        self.count_slot_time(job, now);
+        let held = self.count_slot_time(job, now);
         self.places.remove(&job.order.copy);
         let number = job.order.request;
         let Some(progress) = self.requests.get_mut(number).filter(|progress| progress.answered.is_none()) else {
             self.work.hedged += job.work();
+            self.waste_slot_time(number, held);
             return false;
         };
         progress.answered = Some(now);
         progress.cached = job.cached;
         self.work.answered += job.work();
+        if job.order.written == 0 {
+            self.give_up(number);
+        } else if let Some(kept) = self.kept.get_mut(number) {
+            self.work.answered += std::mem::take(&mut kept.work);
+            kept.slot_seconds = 0.0;
+        }
         self.open -= 1;
         if let Some(Start::After(think_s)) = self.request(number + 1).map(|next| next.start) {
             let next = now + think_s;
@@ -271,8 +299,9 @@ impl Stage {
         let Some(device) = self.devices.get_mut(phone) else { return Vec::new() };
         let was_up = device.phone.is_up();
         let lost = device.phone.change(factor, now);
-        if let Some(lost) = lost.filter(|_| was_up) {
-            self.work.failed += lost;
+        if let Some([lost, writing]) = lost.filter(|_| was_up) {
+            // What was written is counted by what becomes of it.
+            self.work.failed += lost - if self.keeps { writing } else { 0.0 };
             device.failures += 1;
             agenda.at(moment(now + self.detect_s), Happening::Noticed { phone, failure: device.failures }.into());
         }
@@ -309,24 +338,63 @@ impl Stage {
         let lost = device.phone.take_lost(now);
         for job in &lost {
             self.places.remove(&job.order.copy);
-            self.count_slot_time(job, now);
+            // That of its writing is counted by what becomes of it.
+            let undecided = if self.keeps { job.writing_time() } else { 0.0 };
+            let held = self.count_slot_time(job, now);
+            self.waste_slot_time(job.order.request, held - undecided);
         }
         vec![News::Noticed { phone, up, lost }]
     }
 
-    /// Starts a copy of a request. False if the phone has no free slot.
+    /// Keeps what a lost copy had written; tokens of the answer that are kept now.
+    pub(super) fn keep(&mut self, job: &Job) -> u32 {
+        let (number, writing_time) = (job.order.request, job.writing_time());
+        let Some(kept) = self.kept.get(number).copied() else { return 0 };
+        if job.written() <= kept.tokens {
+            self.work.failed += job.writing_work();
+            self.waste_slot_time(number, writing_time);
+            return kept.tokens;
+        }
+        if job.order.written == 0 {
+            // Another copy began anew and got further.
+            self.give_up(number);
+        }
+        if let Some(kept) = self.kept.get_mut(number) {
+            kept.tokens = job.written();
+            kept.work += job.writing_work();
+            kept.slot_seconds += writing_time;
+        }
+        job.written()
+    }
+
+    /// What is kept of an answer is of no use.
+    fn give_up(&mut self, request: usize) {
+        if let Some(kept) = self.kept.get_mut(request).map(std::mem::take) {
+            self.work.failed += kept.work;
+            self.waste_slot_time(request, kept.slot_seconds);
+        }
+    }
+
+    /// Starts a copy of a request, which carries on what is kept of its answer or begins anew. False if the phone has no free
+    /// slot.
     pub(super) fn start<H: From<Happening>>(
         &mut self,
         copy: u64,
         request: usize,
         phone: usize,
+        carries_on: bool,
         agenda: &mut Agenda<H>,
     ) -> bool {
+        if !carries_on {
+            self.give_up(request);
+        }
         let Some(asked) = self.workload.requests.get(request) else { return false };
         let Some(device) = self.devices.get_mut(phone) else { return false };
-        let order = Order { copy, request, prompt: asked.prompt, output: asked.output };
+        let written = self.kept.get(request).map_or(0, |kept| kept.tokens);
+        let (prompt, output) = (asked.prompt.extended(written), asked.output.saturating_sub(written));
+        let order = Order { copy, request, prompt, written, output };
         let Some(job) = device.phone.start(order, seconds(agenda.now())) else { return false };
-        let (warm, tokens) = (f64::from(asked.spared()), f64::from(asked.prompt.tokens()));
+        let (warm, tokens) = (f64::from(asked.spared()), f64::from(prompt.tokens()));
         self.work.cold += job.reference_reading();
         self.work.cold -= device.phone.speed().model.prefill_seconds(warm, tokens);
         self.places.insert(copy, phone);
@@ -339,10 +407,11 @@ impl Stage {
         let now = seconds(agenda.now());
         let Some(phone) = self.places.remove(&copy) else { return };
         let Some(job) = self.devices.get_mut(phone).and_then(|device| device.phone.stop(copy, now)) else { return };
-        self.count_slot_time(&job, now);
+        let held = self.count_slot_time(&job, now);
+        self.waste_slot_time(job.order.request, held);
         match why {
-            // Its work has been counted when its phone failed.
-            _ if job.is_lost() => {}
+            // Its work has been counted when its phone failed, but for what could have been kept.
+            _ if job.is_lost() => self.work.failed += if self.keeps { job.writing_work() } else { 0.0 },
             Stop::HedgeLost => self.work.hedged += job.work(),
             Stop::Preempted => self.work.preempted += job.work(),
         }
@@ -363,10 +432,20 @@ impl Stage {
         }
     }
 
-    fn count_slot_time(&mut self, job: &Job, now: f64) {
+    /// Counts the slot time that a copy had; seconds.
+    fn count_slot_time(&mut self, job: &Job, now: f64) -> f64 {
         let (start, end) = self.window;
+        let held = now - job.started;
         if let Some(progress) = self.requests.get_mut(job.order.request) {
             progress.slot_seconds += (now.min(end) - job.started.max(start)).max(0.0);
+            progress.slot_seconds_in_all += held;
+        }
+        held
+    }
+
+    fn waste_slot_time(&mut self, request: usize, seconds: f64) {
+        if let Some(progress) = self.requests.get_mut(request) {
+            progress.wasted_slot_seconds += seconds;
         }
     }
 }

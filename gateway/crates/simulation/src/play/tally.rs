@@ -71,6 +71,8 @@ fn of_class(run: &Run<'_>, ending: &Ending, index: usize, class: &Class) -> Opti
         bound_ratio: bounds.and_then(|bounds| bounds.mean).map(|bound| average / bound),
         makespan,
         makespan_ratio: makespan.zip(bounds.and_then(|bounds| bounds.makespan)).map(|(last, bound)| last / bound),
+        slot_seconds: measured.iter().map(|times| times.progress.slot_seconds_in_all).sum(),
+        wasted_slot_seconds: measured.iter().map(|times| times.progress.wasted_slot_seconds).sum(),
         keys: class.keys.iter().enumerate().map(|(key, named)| of_key(key, &named.name, &all, &measured)).collect(),
         curve: (0..=100).filter_map(|percent| quantile(&whole, f64::from(percent) / 100.0)).collect(),
     })

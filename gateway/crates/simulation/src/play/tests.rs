@@ -1,7 +1,9 @@
 //! What must hold of a play whoever plays.
 
 use super::*;
-use crate::scenario::{Churn, SlowPhase, tests::SMALL};
+use scheduler::Carry;
+
+use crate::scenario::{Churn, Continuation, Length, SlowPhase, tests::SMALL};
 
 fn small(change: impl FnOnce(&mut Scenario)) -> Scenario {
     let mut scenario = Scenario::from_json(SMALL).expect("a scenario");
@@ -118,4 +120,67 @@ fn a_play_that_happened_elsewhere_is_measured_as_one_that_happened_here() {
     assert_eq!(run.figures(&player, served, 1000.0).classes[0].unfinished, 1);
     assert_eq!(run.priors().len(), run.workload.phones.len());
     assert!(run.priors().iter().all(|rates| rates.prefill > rates.decode && rates.decode > 0.0));
+}
+
+/// Phones that last for less than an answer takes.
+fn dying(continuation: Continuation) -> Scenario {
+    small(|scenario| {
+        scenario.continuation = continuation;
+        scenario.churn = Some(Churn { mean_up_s: 12.0, mean_down_s: 6.0 });
+        scenario.detect_s = 2.0;
+        scenario.phones.classes[0].count = 12;
+        scenario.classes[0].arrivals = crate::scenario::Arrivals::Poisson { rate: 0.2 };
+        // 25 tokens a second: 16 s.
+        scenario.classes[0].output = Length::Uniform { min: 380.0, max: 420.0 };
+        scenario.horizon_s = 400.0;
+    })
+}
+
+#[test]
+fn answers_that_take_longer_than_phones_last_are_carried_on_to_their_end() {
+    let scenario = dying(Continuation::default());
+    let run = Run::new(&scenario, 0);
+    let play = |name| run.play(&Player::named(name).expect("a player"));
+    let [carried, anew, oracle] = ["default", "no_continuation", "oracle"].map(play);
+    assert!(carried.decisions["carried_on"] > 50 && anew.decisions["carried_on"] == 0, "{:?}", carried.decisions);
+    for played in [&carried, &oracle] {
+        assert_eq!((played.classes[0].unfinished, &played.refused), (0, &Default::default()), "{}", played.player);
+    }
+    let [with, without] = [&carried, &anew].map(|played| (played.classes[0].mean, played.waste.fail));
+    assert!(with.0 < 0.5 * without.0 && with.1 < 0.5 * without.1, "{with:?} against {without:?}");
+    let wasted = [&carried, &anew].map(|played| played.classes[0].wasted_slot_seconds);
+    assert!(0.0 < wasted[0] && wasted[0] < 0.5 * wasted[1], "{wasted:?}");
+}
+
+#[test]
+fn slot_time_is_wasted_by_copies_that_do_not_answer_but_for_the_writing_that_is_carried_on() {
+    let scenario = dying(Continuation::default());
+    let run = Run::new(&scenario, 0);
+    for player in ["default", "fifo_fastest", "least_connections"].map(|name| Player::named(name).expect("a player")) {
+        let played = run.play(&player);
+        let class = &played.classes[0];
+        assert_eq!(class.unfinished, 0, "{}", player.name());
+        // What was of use is what an answer takes on these phones, 16 s alone, however often it was broken off.
+        let useful = (class.slot_seconds - class.wasted_slot_seconds) / class.requests as f64;
+        assert!((10.0..40.0).contains(&useful), "{}: {useful} s of {class:?}", player.name());
+    }
+    let still = run_of_phones_that_stay();
+    assert!(still.slot_seconds > 0.0 && still.wasted_slot_seconds == 0.0, "{still:?}");
+}
+
+/// The figures of the same work where nothing is lost.
+fn run_of_phones_that_stay() -> ClassFigures {
+    let mut scenario = dying(Continuation::default());
+    scenario.churn = None;
+    play(&scenario, &Player::named("fifo_fastest").expect("a player"), 0).classes.remove(0)
+}
+
+#[test]
+fn where_each_phone_writes_in_its_own_way_answers_begin_anew_and_all_are_given() {
+    let scenario = dying(Continuation { by: Carry::SameGroup, groups: 12 });
+    let played = play(&scenario, &Player::named("default").expect("a player"), 0);
+    assert_eq!((played.decisions["carried_on"], played.classes[0].unfinished), (0, 0));
+    let several = dying(Continuation { by: Carry::SameGroup, groups: 3 });
+    let played = play(&several, &Player::named("default").expect("a player"), 0);
+    assert!(played.decisions["carried_on"] > 10 && played.classes[0].unfinished == 0, "{:?}", played.decisions);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use scheduler::{AttemptId, Class, Effect, Event, Outcome, RequestId, Scheduler, ShedReason, Timestamp};
+use scheduler::{AttemptId, Class, Effect, Event, RequestId, Scheduler, ShedReason, Timestamp};
 
 /// What came of the requests of one class.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,7 +21,8 @@ pub struct Outcomes {
     pub unfinished: u64,
     /// From arrival to the whole answer, seconds, in the order of the answers.
     pub completion: Vec<f64>,
-    /// From arrival to the first token of the attempt that answered, seconds, where it was seen.
+    /// From arrival to the first token of the answer, seconds, where it was seen; of one that was carried on, that of its first
+    /// part.
     pub ttft: Vec<f64>,
 }
 
@@ -30,6 +31,8 @@ struct Live {
     class: Class,
     arrived: Timestamp,
     running: Vec<AttemptId>,
+    /// The first token of what is left of its answer.
+    first_token: Option<Timestamp>,
 }
 
 /// An attempt under way.
@@ -59,7 +62,8 @@ impl Ledger {
     pub(super) fn told(&mut self, event: &Event, now: Timestamp) {
         match event {
             Event::RequestArrived { request, spec } => {
-                self.live.insert(*request, Live { class: spec.class, arrived: now, running: Vec::new() });
+                let live = Live { class: spec.class, arrived: now, running: Vec::new(), first_token: None };
+                self.live.insert(*request, live);
                 self.class(spec.class).arrived += 1;
             }
             Event::RequestAbandoned { request } => {
@@ -72,7 +76,7 @@ impl Ledger {
                     running.first_token.get_or_insert(now);
                 }
             }
-            Event::AttemptEnded { attempt, outcome, .. } => self.over(*attempt, *outcome == Outcome::Success),
+            Event::AttemptEnded { attempt, outcome, .. } => self.over(*attempt, outcome.is_whole()),
             _ => {}
         }
     }
@@ -80,10 +84,11 @@ impl Ledger {
     /// The scheduler wants this.
     pub(super) fn wanted(&mut self, effect: &Effect) {
         match *effect {
-            Effect::Dispatch { request, attempt, .. } => {
+            Effect::Dispatch { request, attempt, carries_on, .. } => {
                 if let Some(live) = self.live.get_mut(&request) {
                     live.running.push(attempt);
-                    self.running.insert(attempt, Running { request, first_token: None });
+                    let first_token = live.first_token.filter(|_| carries_on);
+                    self.running.insert(attempt, Running { request, first_token });
                 }
             }
             Effect::Cancel { attempt, .. } => self.over(attempt, false),
@@ -92,7 +97,7 @@ impl Ledger {
                     *self.class(live.class).refused.entry(reason).or_default() += 1;
                 }
             }
-            Effect::Changed { .. } | Effect::Probe { .. } | Effect::Drained { .. } => {}
+            Effect::Changed { .. } | Effect::Probe { .. } | Effect::Look { .. } | Effect::Drained { .. } => {}
         }
     }
 
@@ -124,6 +129,9 @@ impl Ledger {
 
     fn over(&mut self, attempt: AttemptId, whole: bool) {
         if let Some(Running { request, first_token }) = self.running.remove(&attempt) {
+            if let Some(live) = self.live.get_mut(&request) {
+                live.first_token = first_token.or(live.first_token);
+            }
             self.over.push(Over { request, first_token, whole });
         }
     }

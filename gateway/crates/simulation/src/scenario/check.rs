@@ -9,6 +9,7 @@ pub(super) fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
     let mut mistakes = Mistakes::default();
     check_times(scenario, &mut mistakes);
     check_phones(&scenario.phones, &mut mistakes);
+    mistakes.unless(scenario.continuation.groups > 0, "continuation.groups", "is 0: expected at least one");
     mistakes.unless(!scenario.classes.is_empty(), "classes", "is empty: nothing would arrive");
     mistakes.unique("classes", scenario.classes.iter().map(|class| &class.name));
     for class in &scenario.classes {

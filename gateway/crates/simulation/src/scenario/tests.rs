@@ -24,6 +24,7 @@ fn a_small_file_is_read() {
     assert_eq!(scenario.classes[0].urgency, Urgency::Interactive);
     assert_eq!((scenario.phones.cache_works, scenario.seeds.as_slice(), scenario.ci), (1.0, [0].as_slice(), false));
     assert_eq!(scenario.until_s(), 21_700.0);
+    assert_eq!(scenario.continuation, Continuation { by: Carry::Anyone, groups: 1 });
     assert!(!scenario.classes[0].is_chat() && !scenario.classes[0].is_closed());
 }
 
@@ -52,6 +53,7 @@ fn what_is_wrong_is_said_with_its_place_and_what_would_be_right() {
             r#""tokens": 100, "weight": 0"#,
             "classes.guard.templates: expected one or more",
         ),
+        (r#""seed": 1"#, r#""seed": 1, "continuation": {"groups": 0}"#, "continuation.groups: is 0"),
         (r#""name": "small""#, r#""name": "a/b""#, "name: expected letters"),
         (r#""band": 0"#, r#""band": 0, "turns_mean": 2"#, "classes.guard.max_prompt: is missing"),
         (r#""reference": [2]"#, r#""ranges": {"default": {"gard": {"p99": [0, 1]}}}"#, "\"gard\" is no class"),

@@ -59,10 +59,21 @@ fn reaches_what_it_is_meant_to_test(total: &Trace) {
         ("second copy", total.hedges),
         ("copy that lost", total.hedges_lost),
         ("work given back", total.given_back),
+        ("answer carried on", total.carried_on),
+        ("answer carried on by another group", total.by_another_group),
+        ("answer taken from a replica that goes away", total.taken_over),
+        ("answer begun anew that was written in part", total.begun_anew),
         ("drain", total.drained),
         ("held relay", total.relay_holds),
         ("request sent again after its relay was down", total.refunded),
         ("lifted mark", total.lifted),
+        ("look at slots", total.looks),
+        ("work that was left behind", total.lingered),
+        ("look that shows more than ours", total.foreign),
+        ("quarantine", total.quarantined),
+        ("end of a deployment", total.ended),
+        ("work for a replica that is to be spared", total.to_spared),
+        ("work for a replica whose end is near", total.to_ending),
     ];
     for (what, count) in reached {
         assert!(count > 0, "no {what}: {total:?}");

@@ -3,16 +3,16 @@
 use std::{collections::BTreeMap, ops::Add, time::Duration};
 
 use scheduler::{
-    AttemptId, CancelReason, ChangeReason, Class, Effect, Event, HardFailure, ModelId, Outcome, Policy, Prefix,
-    RelayId, ReplicaId, ReplicaSpec, Report, RequestId, RequestSpec, RouteSet, Scheduler, SchedulerConfig, Share,
-    SoftFailure, TenantId, Timestamp, Timings,
+    AttemptId, CancelReason, Carry, ChangeReason, Class, Effect, Event, GroupId, HardFailure, Left, Limit, ModelId,
+    Outcome, Part, Policy, Prefix, RelayId, Release, ReplicaId, ReplicaSpec, ReplicaState, Report, RequestId,
+    RequestSpec, RouteSet, Scheduler, SchedulerConfig, Share, SoftFailure, TenantId, Timestamp, Timings,
 };
 use simulation::{
     driver::{Agenda, Simulation, World},
     rng::Rng,
 };
 
-use crate::shadow::Shadow;
+use crate::shadow::{LEAST_SHOWN, Shadow};
 
 /// Accidents and operations a seed goes through before all is left to heal.
 const OPERATIONS: u32 = 400;
@@ -29,11 +29,25 @@ pub struct Trace {
     pub hedges: u64,
     pub hedges_lost: u64,
     pub given_back: u64,
+    /// Carried on; of these by another group, and where the core had ended the attempt.
+    pub carried_on: u64,
+    pub by_another_group: u64,
+    pub taken_over: u64,
+    /// Begun anew although a part was written.
+    pub begun_anew: u64,
     pub rejections: [u64; 8],
     pub drained: u64,
     pub relay_holds: u64,
     pub refunded: u64,
     pub lifted: u64,
+    pub looks: u64,
+    pub lingered: u64,
+    pub foreign: u64,
+    pub quarantined: u64,
+    pub ended: u64,
+    /// Given to replicas that are to be spared, or go away at a known time.
+    pub to_spared: u64,
+    pub to_ending: u64,
 }
 
 impl Add for Trace {
@@ -51,11 +65,22 @@ impl Add for Trace {
             hedges: self.hedges + other.hedges,
             hedges_lost: self.hedges_lost + other.hedges_lost,
             given_back: self.given_back + other.given_back,
+            carried_on: self.carried_on + other.carried_on,
+            by_another_group: self.by_another_group + other.by_another_group,
+            taken_over: self.taken_over + other.taken_over,
+            begun_anew: self.begun_anew + other.begun_anew,
             rejections,
             drained: self.drained + other.drained,
             relay_holds: self.relay_holds + other.relay_holds,
             refunded: self.refunded + other.refunded,
             lifted: self.lifted + other.lifted,
+            looks: self.looks + other.looks,
+            lingered: self.lingered + other.lingered,
+            foreign: self.foreign + other.foreign,
+            quarantined: self.quarantined + other.quarantined,
+            ended: self.ended + other.ended,
+            to_spared: self.to_spared + other.to_spared,
+            to_ending: self.to_ending + other.to_ending,
         }
     }
 }
@@ -69,7 +94,7 @@ impl Trace {
 }
 
 /// What a seed may do, with how often.
-const MENU: [(Operation, u32); 12] = [
+const MENU: [(Operation, u32); 15] = [
     (Operation::Arrive, 30),
     (Operation::Burst, 2),
     (Operation::Abandon, 6),
@@ -77,10 +102,13 @@ const MENU: [(Operation, u32); 12] = [
     (Operation::Remove, 1),
     (Operation::Drain, 2),
     (Operation::Undrain, 4),
+    (Operation::Limit, 4),
+    (Operation::End, 3),
     (Operation::Redescribe, 2),
     (Operation::Report, 6),
     (Operation::Sicken, 10),
     (Operation::RelayFails, 4),
+    (Operation::Occupy, 4),
     (Operation::Configure, 1),
 ];
 
@@ -93,10 +121,13 @@ enum Operation {
     Remove,
     Drain,
     Undrain,
+    Limit,
+    End,
     Redescribe,
     Report,
     Sicken,
     RelayFails,
+    Occupy,
     Configure,
 }
 
@@ -109,14 +140,18 @@ enum Nature {
     Full,
     Loading,
     WrongKey,
+    Unproven,
 }
 
-const ILLNESSES: [Nature; 5] = [Nature::Gone, Nature::Broken, Nature::Full, Nature::Loading, Nature::WrongKey];
+const ILLNESSES: [Nature; 6] =
+    [Nature::Gone, Nature::Broken, Nature::Full, Nature::Loading, Nature::WrongKey, Nature::Unproven];
 
 #[derive(Debug)]
 struct Phone {
     spec: ReplicaSpec,
     nature: Nature,
+    /// When work that was broken off really ends, and that of others.
+    works_until: Vec<Timestamp>,
 }
 
 #[derive(Debug)]
@@ -125,6 +160,8 @@ enum Happening {
     FirstToken(AttemptId),
     End(AttemptId),
     Answer(ReplicaId),
+    /// A look that was asked for then is answered.
+    Seen(ReplicaId, Timestamp),
     /// The fleet's own look at a phone, every ten seconds or so.
     Check(ReplicaId),
     Heal(ReplicaId),
@@ -171,7 +208,11 @@ pub fn run(seed: u64) -> Trace {
     simulation.agenda.after(Duration::ZERO, Happening::Operate);
     while simulation.world.left > 0 && simulation.step() {}
     heal_and_finish(&mut simulation);
-    simulation.world.trace.refunded = simulation.world.shadow.refunded;
+    let shadow = &simulation.world.shadow;
+    let trace = &mut simulation.world.trace;
+    (trace.refunded, trace.taken_over, trace.begun_anew) = (shadow.refunded, shadow.taken_over, shadow.begun_anew);
+    (trace.carried_on, trace.by_another_group) = (shadow.carried_on, shadow.by_another_group);
+    (trace.to_spared, trace.to_ending) = (shadow.to_spared, shadow.to_ending);
     simulation.world.trace
 }
 
@@ -181,8 +222,12 @@ fn heal_and_finish(simulation: &mut Simulation<Sweep>) {
     simulation.world.relays_down.clear();
     let replicas: Vec<ReplicaId> = simulation.world.phones.keys().copied().collect();
     for replica in &replicas {
-        simulation.world.phones.get_mut(replica).expect("listed").nature = Nature::Good;
+        let phone = simulation.world.phones.get_mut(replica).expect("listed");
+        phone.nature = Nature::Good;
+        phone.works_until.clear();
         simulation.tell(Event::UndrainReplica { replica: *replica });
+        simulation.tell(Event::ReplicaLimited { replica: *replica, limit: Limit::None });
+        simulation.tell(Event::ReplicaEnding { replica: *replica, at: None });
     }
     for _ in 0..200 {
         for replica in &replicas {
@@ -199,11 +244,17 @@ fn heal_and_finish(simulation: &mut Simulation<Sweep>) {
     let snapshot = simulation.scheduler.snapshot(now);
     assert!(snapshot.queued.is_empty() && snapshot.queued_bytes == 0 && snapshot.retries_in_flight == 0);
     assert!(snapshot.replicas.iter().all(|replica| replica.running.is_empty()));
+    // Nothing shows when an engine that works on has done so, but there is a bound.
+    let longest = SchedulerConfig::default().release.cap;
+    simulation.run_until(now + longest);
+    let mut taken = simulation.scheduler.snapshot(simulation.agenda.now()).replicas;
+    taken.retain(|replica| replica.lingering + replica.foreign > 0);
+    assert!(taken.is_empty(), "a slot did not come back: {taken:?}");
     for replica in replicas {
         simulation.tell(Event::ReplicaRemoved { replica });
     }
     // The last look at what waited, which has ended.
-    simulation.run_until(now + Duration::from_secs(10));
+    simulation.run_until(simulation.agenda.now() + Duration::from_secs(10));
     assert_eq!(simulation.scheduler.next_deadline(), None, "a deadline of nobody is left");
 }
 
@@ -229,6 +280,7 @@ fn random_config(rng: &mut Rng) -> SchedulerConfig {
         let share = Share { weight: 0.5 + rng.unit(), max_running: Some(1 + rng.below(4) as u32) };
         config.tenants.insert(TenantId(rng.below(3) as u32), share);
     }
+    config.release.min = LEAST_SHOWN;
     config.hedge.enabled = rng.chance(0.8);
     config.hedge.give_back = rng.chance(0.8);
     config.hedge.budget_share = *rng.pick(&[0.0, 0.05, 0.5]).expect("a few");
@@ -271,15 +323,20 @@ impl World for Sweep {
             Happening::Check(_) => {}
             Happening::Answer(replica) => {
                 if let Some(report) = self.answer(replica) {
+                    if self.rng.chance(0.5) {
+                        self.see(replica, agenda.now(), agenda);
+                    }
                     agenda.tell(Event::ReplicaReported { replica, report });
                 }
             }
+            Happening::Seen(replica, asked) => self.see(replica, asked, agenda),
         }
     }
 
     fn perform(&mut self, effect: Effect, agenda: &mut Agenda<Happening>) {
         self.trace.note(agenda.now(), &format!("{effect:?}"));
-        self.shadow.heard(&effect);
+        self.shadow.heard(&effect, agenda.now());
+        self.leave_behind(agenda.now());
         match effect {
             Effect::Dispatch { attempt, replica, number, hedge, .. } => {
                 self.trace.dispatches += 1;
@@ -300,8 +357,19 @@ impl World for Sweep {
                 self.trace.given_back += u64::from(why == CancelReason::GivenBack);
             }
             Effect::Reject { reason, .. } => self.trace.rejections[reason as usize] += 1,
+            Effect::Look { replica } => {
+                self.trace.looks += 1;
+                let answer = Happening::Seen(replica, agenda.now());
+                // One in ten is never answered, and one in ten late.
+                let after = if self.rng.chance(0.1) { 12.0 } else { self.rng.unit() };
+                if !self.rng.chance(0.1) {
+                    agenda.after(Duration::from_secs_f64(after), answer);
+                }
+            }
             Effect::Drained { .. } => self.trace.drained += 1,
-            Effect::Changed { why, .. } => {
+            Effect::Changed { to, why, .. } => {
+                self.trace.quarantined += u64::from(to == ReplicaState::Quarantine);
+                self.trace.ended += u64::from(to == ReplicaState::Draining && why == ChangeReason::Ending);
                 self.trace.relay_holds += u64::from(why == ChangeReason::RelayDown);
                 self.trace.lifted += u64::from(why == ChangeReason::PoolProtection);
             }
@@ -311,7 +379,8 @@ impl World for Sweep {
     fn told(&mut self, event: &Event, now: Timestamp) {
         self.trace.calls += 1;
         self.trace.note(now, &format!("{event:?}"));
-        self.shadow.told(event);
+        self.shadow.told(event, now);
+        self.leave_behind(now);
     }
 }
 
@@ -350,6 +419,15 @@ impl Sweep {
                 agenda.tell(Event::DrainReplica { replica, deadline });
             }
             Operation::Undrain => agenda.tell(Event::UndrainReplica { replica }),
+            Operation::Limit => {
+                let limit = *self.rng.pick(&[Limit::None, Limit::None, Limit::Fewer, Limit::Paused]).expect("a few");
+                agenda.tell(Event::ReplicaLimited { replica, limit });
+            }
+            Operation::End => {
+                let left = Duration::from_secs_f64(self.rng.exponential(20.0));
+                let at = self.rng.chance(0.6).then(|| agenda.now() + left);
+                agenda.tell(Event::ReplicaEnding { replica, at });
+            }
             Operation::Redescribe => {
                 let spec = random_spec(&mut self.rng);
                 phone.spec = spec.clone();
@@ -363,6 +441,12 @@ impl Sweep {
             Operation::RelayFails => {
                 self.relays_down.push(relay);
                 agenda.after(Duration::from_secs_f64(self.rng.exponential(15.0)), Happening::RelayReturns(relay));
+            }
+            Operation::Occupy => {
+                let until = agenda.now() + Duration::from_secs_f64(self.rng.exponential(20.0));
+                if let Some(phone) = self.phones.get_mut(&replica) {
+                    phone.works_until.push(until);
+                }
             }
             Operation::Configure => agenda.tell(Event::Configured { config: random_config(&mut self.rng) }),
             Operation::Arrive | Operation::Burst | Operation::Abandon | Operation::Add => {}
@@ -385,7 +469,7 @@ impl Sweep {
         self.replicas += 1;
         let replica = ReplicaId(self.replicas);
         let spec = random_spec(&mut self.rng);
-        self.phones.insert(replica, Phone { spec: spec.clone(), nature: Nature::Good });
+        self.phones.insert(replica, Phone { spec: spec.clone(), nature: Nature::Good, works_until: Vec::new() });
         agenda.after(Duration::from_secs_f64(self.rng.unit() * 10.0), Happening::Check(replica));
         agenda.tell(Event::ReplicaUp { replica, spec });
     }
@@ -403,10 +487,37 @@ impl Sweep {
             prompt_tokens: (rng.exponential(2000.0)) as u32,
             max_output: Some(100),
             stream: rng.chance(0.5),
+            carry: *rng.pick(&[Carry::Never, Carry::SameGroup, Carry::Anyone]).expect("a few"),
             body_bytes: rng.below(5_000) as u64,
             prefix: Prefix::default(),
         };
         agenda.tell(Event::RequestArrived { request: RequestId(self.requests), spec });
+    }
+
+    /// Phones go on with what was broken off: half of them stop at once, the others as late as they like.
+    fn leave_behind(&mut self, now: Timestamp) {
+        for replica in std::mem::take(&mut self.shadow.broken_off) {
+            let Some(phone) = self.phones.get_mut(&replica) else { continue };
+            self.trace.lingered += 1;
+            if self.rng.chance(0.5) {
+                phone.works_until.push(now + Duration::from_secs_f64(self.rng.exponential(10.0)));
+            }
+        }
+    }
+
+    /// A look is answered: with what is true now, or with whatever comes to mind.
+    fn see(&mut self, replica: ReplicaId, asked: Timestamp, agenda: &mut Agenda<Happening>) {
+        if !self.connects(replica) {
+            return;
+        }
+        let now = agenda.now();
+        let Some(phone) = self.phones.get_mut(&replica) else { return };
+        phone.works_until.retain(|until| *until > now);
+        let ours = self.shadow.replicas.get(&replica).map_or(0, |replica| replica.running);
+        let busy = (ours + phone.works_until.len()).min(usize::from(phone.spec.slots)) as u16;
+        let busy = if self.rng.chance(self.noise) { self.rng.below(6) as u16 } else { busy };
+        self.trace.foreign += u64::from(usize::from(busy) > ours);
+        agenda.tell(Event::SlotsSeen { replica, busy, asked });
     }
 
     fn connects(&self, replica: ReplicaId) -> bool {
@@ -420,7 +531,7 @@ impl Sweep {
         let nature = self.phones.get(&replica).map(|phone| phone.nature);
         self.connects(replica)
             && match nature {
-                Some(Nature::Good) => self.rng.chance(0.8),
+                Some(Nature::Good | Nature::Unproven) => self.rng.chance(0.8),
                 Some(Nature::Broken) => self.rng.chance(0.3),
                 _ => false,
             }
@@ -442,7 +553,7 @@ impl Sweep {
             }
         } else {
             match nature {
-                Nature::Good | Nature::Gone => Outcome::Success,
+                Nature::Good | Nature::Gone | Nature::Unproven => Outcome::Success,
                 Nature::Broken => {
                     let kinds = [SoftFailure::Status, SoftFailure::BadAnswer, SoftFailure::Stalled];
                     Outcome::Soft(kinds[self.rng.below(3)])
@@ -463,8 +574,31 @@ impl Sweep {
             cached_tokens: 0,
             by_engine: true,
         });
-        let content_sent = first_token && (outcome == Outcome::Success || self.rng.chance(0.7));
-        Some(Event::AttemptEnded { attempt, outcome, content_sent, timings })
+        let left = match outcome {
+            Outcome::Success if first_token => Left::Closed,
+            _ => self.left(attempt, first_token),
+        };
+        Some(Event::AttemptEnded { attempt, outcome, left, timings })
+    }
+
+    /// What an attempt that failed leaves.
+    fn left(&mut self, attempt: AttemptId, first_token: bool) -> Left {
+        let rng = &mut self.rng;
+        let before = self.shadow.part(attempt);
+        let by = *rng.pick(&[Carry::SameGroup, Carry::Anyone, Carry::Anyone]).expect("a few");
+        let noise = rng.chance(self.noise);
+        if !first_token && !noise {
+            // It added nothing, which may be said in two ways.
+            return before.filter(|_| rng.chance(0.5)).map_or(Left::Nothing, Left::Part);
+        }
+        let by = if noise { Carry::Never } else { by };
+        let seen = rng.chance(0.6) || before.is_some_and(|part| part.seen);
+        let more = if rng.chance(0.7) { 1 + rng.below(40) as u32 } else { 0 };
+        match rng.below(10) {
+            0 | 1 => Left::Closed,
+            2 if before.is_none() => Left::Nothing,
+            _ => Left::Part(Part { tokens: before.map_or(0, |part| part.tokens) + more, seen, by }),
+        }
     }
 
     fn answer(&mut self, replica: ReplicaId) -> Option<Report> {
@@ -474,6 +608,7 @@ impl Sweep {
                 Report::Ready,
                 Report::Loading,
                 Report::Misconfigured,
+                Report::Unproven,
                 Report::Unreachable,
                 Report::Failing,
                 Report::TimedOut,
@@ -489,6 +624,7 @@ impl Sweep {
             Nature::Full => Report::TimedOut,
             Nature::Loading => Report::Loading,
             Nature::WrongKey => Report::Misconfigured,
+            Nature::Unproven => Report::Unproven,
         })
     }
 }
@@ -507,6 +643,9 @@ fn random_spec(rng: &mut Rng) -> ReplicaSpec {
         context_tokens: *rng.pick(&[None, Some(2048), Some(4096), Some(8192)]).expect("a few"),
         relay: RelayId(1 + u32::from(rng.chance(0.1))),
         prior: None,
+        carries_on: rng.chance(0.7),
+        group: *rng.pick(&[None, Some(GroupId(1)), Some(GroupId(1)), Some(GroupId(2))]).expect("a few"),
+        release: *rng.pick(&[Release::AtOnce, Release::Shown, Release::Shown, Release::RunsOn]).expect("a few"),
     }
 }
 

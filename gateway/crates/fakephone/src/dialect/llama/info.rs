@@ -3,10 +3,11 @@
 use super::generate::{demand, messages_chat, responses_chat};
 use super::{not_found, not_supported};
 use crate::ask::{self, Refusal};
+use crate::config::Continuation;
 use crate::dialect::model_name;
 use crate::digest::token;
 use crate::http::Reply;
-use crate::prompt::{Chat, text_tokens};
+use crate::prompt::{Chat, End, text_tokens};
 use crate::visit::Visit;
 use serde_json::{Value, json};
 
@@ -37,6 +38,7 @@ pub(super) fn answer(visit: &Visit<'_>, path: &str) -> Result<Reply, Refusal> {
 }
 
 fn models(visit: &Visit<'_>) -> Value {
+    let file = &visit.phone.config.file;
     let name = model_name(visit);
     json!({
         "models": [{"name": name, "model": name, "modified_at": "", "size": "", "digest": "", "type": "model",
@@ -47,8 +49,8 @@ fn models(visit: &Visit<'_>) -> Value {
         "data": [{"id": name, "aliases": [name], "tags": [], "object": "model", "created": 1_700_000_000,
             "owned_by": "llamacpp",
             "meta": {"vocab_type": 2, "n_vocab": 151_936, "n_ctx": visit.phone.config.context_tokens,
-                "n_ctx_train": 262_144, "n_embd": 1024, "n_params": 752_393_024, "size": 526_000_000,
-                "ftype": "Q4_0"}}],
+                "n_ctx_train": file.trained_context, "n_embd": 1024, "n_params": file.parameters, "size": file.size,
+                "ftype": file.quantization}}],
     })
 }
 
@@ -58,7 +60,7 @@ fn props(visit: &Visit<'_>) -> Value {
         "default_generation_settings": {"params": {"temperature": 0.8, "n_predict": -1},
             "n_ctx": config.context_tokens},
         "total_slots": config.slots, "model_alias": model_name(visit), "model_path": config.model,
-        "model_ftype": "Q4_0", "modalities": {"vision": false, "audio": false},
+        "model_ftype": config.file.quantization, "modalities": {"vision": false, "audio": false},
         "endpoint_slots": config.features.slots, "endpoint_props": true,
         "endpoint_metrics": config.features.metrics, "chat_template": "",
         "chat_template_caps": {"supports_tools": true, "supports_tool_calls": true},
@@ -92,9 +94,13 @@ fn metrics(visit: &Visit<'_>) -> String {
 }
 
 /// Answers a POST that uses no slot.
-pub(super) fn post(path: &str, body: &Value) -> Result<Reply, Refusal> {
+pub(super) fn post(visit: &Visit<'_>, path: &str, body: &Value) -> Result<Reply, Refusal> {
     let count = |tokens: usize| json!({"input_tokens": tokens, "object": "response.input_tokens"});
     let value = match path {
+        "/v1/streams/lookup" if visit.phone.config.keeps_streams => {
+            let ids = body["conversation_ids"].as_array().into_iter().flatten();
+            visit.phone.streams.describe(ids.filter_map(Value::as_str))
+        }
         "/tokenize" => tokenize(body),
         "/detokenize" => {
             let ids = body["tokens"].as_array().into_iter().flatten().map(Value::to_string);
@@ -102,11 +108,14 @@ pub(super) fn post(path: &str, body: &Value) -> Result<Reply, Refusal> {
         }
         "/apply-template" => {
             let chat = Chat::read(ask::messages(body)?);
-            json!({"prompt": chat.render(chat.partial().is_none())})
+            json!({"prompt": chat.render(end_of(visit, &chat))})
         }
-        "/v1/chat/completions/input_tokens" => count(Chat::read(ask::messages(body)?).tokens(true).len()),
-        "/v1/responses/input_tokens" => count(responses_chat(body)?.tokens(true).len()),
-        "/v1/messages/count_tokens" => json!({"input_tokens": messages_chat(body)?.tokens(true).len()}),
+        "/v1/chat/completions/input_tokens" => {
+            let chat = Chat::read(ask::messages(body)?);
+            count(chat.tokens(end_of(visit, &chat)).len())
+        }
+        "/v1/responses/input_tokens" => count(responses_chat(body)?.tokens(End::Open).len()),
+        "/v1/messages/count_tokens" => json!({"input_tokens": messages_chat(body)?.tokens(End::Open).len()}),
         "/v1/chat/completions/control" => {
             json!({"success": false, "message": "no active completion for this id"})
         }
@@ -114,6 +123,12 @@ pub(super) fn post(path: &str, body: &Value) -> Result<Reply, Refusal> {
         _ => return Err(not_found()),
     };
     Ok(Reply::json(200, &value))
+}
+
+/// A last message of the assistant's is rendered to be carried on, by engines that know of that.
+fn end_of(visit: &Visit<'_>, chat: &Chat) -> End {
+    let carries = visit.phone.config.continuation != Continuation::Restart;
+    if carries && chat.last_assistant().is_some() { End::Begun } else { End::Open }
 }
 
 fn tokenize(body: &Value) -> Value {

@@ -23,7 +23,7 @@ fn order(copy: u64, template: u64) -> Order {
         template: Segment { content: template, tokens: 100 },
         own: Segment { content: 1000 + copy, tokens: 100 },
     };
-    Order { copy, request: 0, prompt, output: 20 }
+    Order { copy, request: 0, prompt, written: 0, output: 20 }
 }
 
 /// Plays until nothing more ends by itself: when which copy had read (false) or was done (true).
@@ -91,15 +91,34 @@ fn a_failure_loses_work_and_caches_and_what_comes_before_it_is_noticed() {
     let mut phone = phone(2, true);
     phone.start(order(1, 7), 0.0);
     // 1.25 of 2.5 seconds done, so half of the two seconds of reading.
-    assert_eq!(phone.change(0.0, 1.25), Some(1.0));
+    assert_eq!(phone.change(0.0, 1.25), Some([1.0, 0.0]));
     assert!(phone.start(order(2, 7), 2.0).is_some());
     assert_eq!((phone.next(), phone.remaining(1, 3.0)), (None, None));
-    assert_eq!(phone.change(0.0, 3.0), Some(0.0), "lost only once");
+    assert_eq!(phone.change(0.0, 3.0), Some([0.0; 2]), "lost only once");
     phone.change(1.0, 10.0);
     let lost: Vec<u64> = phone.take_lost(10.0).iter().map(|job| job.order.copy).collect();
     assert_eq!(lost, [1, 2]);
     assert_eq!(phone.start(order(3, 7), 10.0).map(|job| job.cached), Some(0));
     assert_times(&run(&mut phone), &[(12.5, 3, false), (14.5, 3, true)]);
+}
+
+#[test]
+fn what_was_written_before_a_failure_is_known_to_the_token_and_is_carried_on_behind_the_prompt() {
+    let mut one = phone(1, true);
+    one.start(order(1, 7), 0.0);
+    one.advance(2.5);
+    assert!(matches!(one.ripe(0), Some(Ripe::Read(_))));
+    // A second of two: ten tokens of twenty.
+    assert_eq!(one.change(0.0, 3.5), Some([3.0, 1.0]));
+    let lost = one.take_lost(5.0)[0];
+    assert_eq!((lost.written(), lost.writing_work()), (10, 1.0));
+    let asked = order(2, 7);
+    let rest = Order { prompt: lost.order.prompt.extended(10), written: 10, output: 10, ..asked };
+    let mut other = phone(1, true);
+    other.start(rest, 0.0);
+    assert_times(&run(&mut other), &[(2.6, 2, false), (3.6, 2, true)]);
+    let again = other.start(order(3, 7), 4.0).expect("a free slot");
+    assert_eq!(again.written(), 0);
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn speeds_and_failures_are_those_of_the_timeline() {
     scenario.slow_phases = vec![SlowPhase { mean_normal_s: 100.0, mean_slow_s: 100.0, factor: 0.25 }];
     let workload = Arc::new(Workload::draw(&scenario, 0));
     let mut agenda = Agenda::default();
-    let stage = Shared::new(Stage::new(&scenario, Arc::clone(&workload), &mut agenda));
+    let stage = Shared::new(Stage::new(&scenario, Arc::clone(&workload), false, &mut agenda));
     let own = scenario.model.prefill_tokens_per_second * workload.phones[0].prefill_factor;
     let phases = workload.timelines[0].phases();
     let mut seen = [0, 0, 0];
@@ -57,10 +57,10 @@ fn what_is_left_of_an_attempt_is_what_it_would_take_alone() {
     let workload = Arc::new(Workload::draw(&scenario, 0));
     let request = workload.requests[0];
     let mut agenda: Agenda<Happening> = Agenda::default();
-    let stage = Shared::new(Stage::new(&scenario, Arc::clone(&workload), &mut agenda));
+    let stage = Shared::new(Stage::new(&scenario, Arc::clone(&workload), false, &mut agenda));
     assert_eq!(stage.tokens(RequestId(0)), (request.prompt.tokens().into(), request.output.into()));
     for (copy, number) in [(1, 0), (2, 1)] {
-        assert!(stage.lock().start(copy, number, 0, &mut agenda));
+        assert!(stage.lock().start(copy, number, 0, false, &mut agenda));
     }
     let (speed, tokens) = (scenario.model.speed(), f64::from(request.prompt.tokens()));
     let reading = scenario.overhead_s + speed.prefill_seconds(0.0, tokens) / 0.5;

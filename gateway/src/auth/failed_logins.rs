@@ -1,4 +1,4 @@
-//! A bound on guessing the admin token. An IPv6 address counts as its /64: who guesses has the whole of it.
+//! A bound on guessing a token: the admin's, or the phones'. An IPv6 address counts as its /64: who guesses has the whole of it.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use std::{
 
 use scheduler::Timestamp;
 
-use crate::auth::network;
+use super::network;
 
 /// Wrong tokens from one address in [`WINDOW`]. 20: nobody mistypes that often, and at that pace no token is guessed.
 const MAX_FAILURES: u32 = 20;
@@ -19,20 +19,20 @@ const MAX_ADDRESSES: usize = 1024;
 
 /// Wrong tokens by address.
 #[derive(Default)]
-pub(super) struct FailedLogins {
+pub(crate) struct FailedLogins {
     seen: Mutex<HashMap<IpAddr, (Timestamp, u32)>>,
 }
 
 impl FailedLogins {
     /// Whether this address has used up its tries.
-    pub(super) fn is_blocked(&self, address: IpAddr, now: Timestamp) -> bool {
+    pub(crate) fn is_blocked(&self, address: IpAddr, now: Timestamp) -> bool {
         let address = network(address);
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.get(&address).is_some_and(|(since, count)| now.since(*since) < WINDOW && *count >= MAX_FAILURES)
     }
 
     /// Counts a wrong token.
-    pub(super) fn note(&self, address: IpAddr, now: Timestamp) {
+    pub(crate) fn note(&self, address: IpAddr, now: Timestamp) {
         let address = network(address);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.len() >= MAX_ADDRESSES {

@@ -1,0 +1,185 @@
+//! What is advised, on workloads that are drawn: small enough to be played with every change.
+
+use scheduler::Class;
+
+use super::*;
+use crate::scenario::{Arrivals, Churn, Length, Scenario};
+
+/// Guards on phones that are alike, and stay.
+const GUARDS: &str = r#"{
+  "name": "guards", "seed": 11, "horizon_s": 400.0, "warmup_s": 60.0,
+  "model": {"name": "small", "p0": 500.0, "c": 3.54e-7, "d1": 40.0, "kappa": 20000.0, "beta": 0.304},
+  "detect_s": 15.0, "ovh_s": 0.1,
+  "phones": {"classes": [{"name": "phone", "count": 3, "s": 1.0, "q": 1.0, "slots": 1}], "jitter": 0.05},
+  "classes": [{
+    "name": "guard", "band": 0, "arrivals": {"type": "poisson", "rate": 1.5}, "keys": [{"name": "g", "weight": 1}],
+    "templates": [{"tokens": 120, "weight": 1}], "suffix": {"dist": "uniform", "min": 40, "max": 250},
+    "out": {"dist": "uniform", "min": 1, "max": 20}
+  }]
+}"#;
+
+fn guards(change: impl FnOnce(&mut Scenario)) -> Scenario {
+    let mut scenario = Scenario::from_json(GUARDS).expect("a scenario");
+    change(&mut scenario);
+    scenario
+}
+
+/// Reviews with a shared beginning, on phones with two slots.
+fn reviews() -> Scenario {
+    guards(|scenario| {
+        let class = &mut scenario.classes[0];
+        class.urgency = Class::Standard;
+        class.arrivals = Arrivals::Poisson { rate: 0.25 };
+        class.templates[0].tokens = 2000;
+        class.suffix = Length::Uniform { min: 300.0, max: 900.0 };
+        class.output = Length::Uniform { min: 60.0, max: 200.0 };
+        scenario.phones.classes[0].slots = 2;
+        scenario.horizon_s = 900.0;
+    })
+}
+
+const EFFORT: Effort = Effort { requests: 400, plays: 14 };
+
+/// What is advised after all of the scenario, with so many phones.
+fn advised(scenario: &Scenario, phones: usize) -> (Advice, Trial) {
+    let trial = Trial::new(scenario, 0, Objectives::default()).with_phones(0, phones);
+    let (horizon_s, warmup_s) = trial.times_s();
+    let (mut advised, rest) = trial.advise(horizon_s, horizon_s - warmup_s, EFFORT);
+    (advised.remove(0).advice, rest)
+}
+
+/// How far the worst class is from its objective.
+fn shortfall(outcome: &Outcome) -> f64 {
+    let objectives = Objectives::default();
+    let wanted = Class::ALL.map(|class| objectives.of(class).map_or(1.0, |objective| objective.share));
+    outcome.attained.iter().zip(wanted).filter_map(|(share, wanted)| Some(wanted - (*share)?)).fold(0.0, f64::max)
+}
+
+/// The number that is advised meets every objective but for chance, and two fewer do not.
+fn is_right(scenario: &Scenario, measured_with: usize) -> Advice {
+    let (advice, rest) = advised(scenario, measured_with);
+    let wanted = advice.wanted.unwrap_or_else(|| panic!("nothing: {advice:?}"));
+    let outcome = rest.with_phones(0, wanted).outcome(0);
+    assert!(shortfall(&outcome) <= 0.02, "{measured_with} phones, {wanted} wanted: {outcome:?}, {:?}", advice.reasons);
+    if wanted > 2 {
+        let fewer = rest.with_phones(0, wanted - 2).outcome(0);
+        assert!(!fewer.met, "{measured_with} phones, {wanted} wanted, {} do: {fewer:?}", wanted - 2);
+    }
+    advice
+}
+
+#[test]
+fn an_overloaded_pool_of_guards_needs_more_and_an_idle_one_fewer() {
+    let scenario = guards(|_| {});
+    let few = is_right(&scenario, 1);
+    assert_eq!(few.verdict, Verdict::More);
+    assert!(few.classes[0].attained.is_some_and(|attained| attained < 0.9) && few.classes[0].late > 0, "{few:?}");
+    let many = is_right(&scenario, 8);
+    assert_eq!(many.verdict, Verdict::Fewer);
+    let (few, many) = (few.wanted.unwrap_or(0), many.wanted.unwrap_or(0));
+    assert!(few.abs_diff(many) <= 1, "the same work needs {few} or {many}, by who looks");
+}
+
+#[test]
+fn reviews_need_phones_that_hold_their_beginning() {
+    let advice = is_right(&reviews(), 1);
+    assert!(advice.verdict == Verdict::More && advice.reasons.len() >= 3, "{advice:?}");
+    // A prompt of 2,600 tokens that is read whole, and 130 that are written.
+    let cold = advice.classes[1].arrivals_per_s.0 * (2600.0 / 500.0 + 130.0 / 40.0);
+    assert!(advice.classes[1].load < cold, "what is shared is not read again: {} of {cold}", advice.classes[1].load);
+}
+
+#[test]
+fn phones_that_come_and_go_are_worth_less() {
+    let steady = is_right(&guards(|_| {}), 4);
+    let (advice, _) = advised(
+        &guards(|scenario| {
+            scenario.churn = Some(Churn { mean_up_s: 120.0, mean_down_s: 120.0 });
+            scenario.horizon_s = 800.0;
+        }),
+        6,
+    );
+    assert!(advice.wanted > steady.wanted, "{:?} against {:?}: {:?}", advice.wanted, steady.wanted, advice.reasons);
+    assert!(advice.reasons.iter().any(|reason| reason.starts_with("Phones are away ")), "{:?}", advice.reasons);
+}
+
+#[test]
+fn a_batch_gets_the_phones_that_its_deadline_takes() {
+    let batch = |lines, deadline_s: f64| {
+        guards(|scenario| {
+            let class = &mut scenario.classes[0];
+            class.urgency = Class::Batch;
+            class.arrivals = Arrivals::Closed { n: lines, at: 0.0 };
+            class.output = Length::Uniform { min: 60.0, max: 100.0 };
+            class.objective_s = deadline_s;
+            scenario.horizon_s = 100.0;
+        })
+    };
+    let soon = is_right(&batch(300, 400.0), 2);
+    let late = is_right(&batch(300, 1400.0), 2);
+    assert!(soon.wanted > late.wanted, "{:?} and {:?}", soon.wanted, late.wanted);
+    assert!(soon.reasons.iter().any(|reason| reason.contains("the next deadline is in 5 min")), "{:?}", soon.reasons);
+}
+
+#[test]
+fn what_no_number_of_phones_meets_is_said() {
+    let (advice, _) = advised(&guards(|scenario| scenario.model.prefill_tokens_per_second = 60.0), 3);
+    assert_eq!((advice.verdict, advice.wanted), (Verdict::Unattainable, None));
+    assert!(advice.classes[0].at_best.is_some_and(|share| share < 0.95));
+    let said = advice.reasons.join(" ");
+    assert!(
+        said.contains("no number of these phones meets the objective") && said.contains("a smaller model"),
+        "{said}"
+    );
+}
+
+#[test]
+fn too_little_traffic_says_so() {
+    let (advice, _) = advised(&guards(|scenario| scenario.classes[0].arrivals = Arrivals::Poisson { rate: 0.01 }), 3);
+    assert_eq!((advice.verdict, advice.confidence, advice.wanted), (Verdict::Unknown, Confidence::None, None));
+    assert!(advice.reasons[0].starts_with("Too little traffic yet: "), "{:?}", advice.reasons);
+    assert!(advice.reasons[0].ends_with("advice needs 20."), "{:?}", advice.reasons);
+}
+
+#[test]
+fn advice_is_a_function_of_what_was_measured() {
+    let scenario = guards(|_| {});
+    assert_eq!(advised(&scenario, 2).0, advised(&scenario, 2).0);
+}
+
+#[test]
+fn two_models_are_advised_on_each_for_itself() {
+    let mut scenario = guards(|scenario| scenario.horizon_s = 400.0);
+    let mut class = scenario.classes[0].clone();
+    (class.name, class.model, class.arrivals) = ("other".to_owned(), 1, Arrivals::Poisson { rate: 0.2 });
+    scenario.classes.push(class);
+    let mut kind = scenario.phones.classes[0].clone();
+    (kind.name, kind.model, kind.count) = ("other".to_owned(), 1, 6);
+    scenario.phones.classes.push(kind);
+    scenario.phones.classes[0].count = 1;
+    let trial = Trial::new(&scenario, 0, Objectives::default());
+    let (advised, _) = trial.advise(400.0, 340.0, EFFORT);
+    let verdicts: Vec<_> = advised.iter().map(|advised| (advised.model, advised.advice.verdict)).collect();
+    assert_eq!(verdicts, [(0, Verdict::More), (1, Verdict::Fewer)]);
+    assert_eq!(advised.iter().map(|advised| advised.advice.now.0).collect::<Vec<_>>(), [1, 6]);
+}
+
+#[test]
+fn a_peak_before_what_is_played_counts_and_one_within_it_does_not() {
+    let scenario = guards(|scenario| scenario.horizon_s = 2400.0);
+    let run = crate::play::Run::new(&scenario, 0);
+    let (mut usage, _) = run.measure(2400.0, 2400.0);
+    let usage = &mut usage[0];
+    assert_eq!(hurry(usage, 600.0), 1.0, "what is steady has no peak");
+    usage.spans[1].arrivals[0] *= 3;
+    assert!((2.0..3.5).contains(&hurry(usage, 600.0)), "{}", hurry(usage, 600.0));
+    assert_eq!(hurry(usage, 2400.0), 1.0, "it is played");
+}
+
+#[test]
+fn what_came_in_the_first_seconds_is_not_taken_for_what_comes_all_day() {
+    let scenario = guards(|scenario| (scenario.warmup_s, scenario.horizon_s) = (0.0, 20.0));
+    let advice = advised(&scenario, 3).0;
+    assert!(advice.classes[0].requests >= FEWEST_REQUESTS, "{advice:?}");
+    assert!(advice.classes[0].load < 0.2, "thirty requests in five minutes: {advice:?}");
+}

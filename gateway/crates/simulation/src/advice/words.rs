@@ -1,0 +1,215 @@
+//! Why, in sentences.
+
+use scheduler::Class;
+
+use super::{Advice, Backlog, FEWEST_REQUESTS, Question, Rehearsal, Verdict, up};
+
+pub(super) fn too_little(seen: usize, backlog: &[Backlog], has_lines: bool) -> String {
+    if seen < FEWEST_REQUESTS {
+        format!("Too little traffic yet: {seen} requests in the window, and advice needs {FEWEST_REQUESTS}.")
+    } else if !backlog.is_empty() && !has_lines {
+        "No line of a batch has been answered yet: what they need is not known.".to_owned()
+    } else {
+        "Nothing came that has an objective: only requests of class batch, and no batch waits.".to_owned()
+    }
+}
+
+pub(super) fn reasons(
+    question: &Question<'_>,
+    advice: &Advice,
+    rehearsal: &Rehearsal<'_>,
+    reference: (f64, f64),
+) -> Vec<String> {
+    let mut said = Vec::new();
+    attained(advice, &mut said);
+    bounds(advice, rehearsal, reference, &mut said);
+    batches(question.backlog, advice, rehearsal, reference, &mut said);
+    loads(question, advice, &mut said);
+    conclusion(advice, &mut said);
+    said
+}
+
+fn attained(advice: &Advice, said: &mut Vec<String>) {
+    for class in &advice.classes {
+        let (Some(objective), Some(attained)) = (class.objective, class.attained) else { continue };
+        let refused = if class.refused > 0 { format!(" ({} were refused)", class.refused) } else { String::new() };
+        said.push(format!(
+            "{}: of {} requests {} had their first token within {}{refused}; {} should.",
+            class.class.name(),
+            class.requests,
+            percent(attained),
+            seconds(objective.ttft_s),
+            percent(objective.share),
+        ));
+    }
+}
+
+/// Objectives that no number of phones meets.
+fn bounds(advice: &Advice, rehearsal: &Rehearsal<'_>, reference: (f64, f64), said: &mut Vec<String>) {
+    for class in &advice.classes {
+        let (Some(at_best), Some(objective)) = (class.at_best, class.objective) else { continue };
+        let of_class = rehearsal.trace.requests.iter().filter(|request| request.class == class.class as usize);
+        let mut reads: Vec<(f64, u32, u32)> = of_class
+            .map(|request| {
+                (
+                    rehearsal.alone(request, reference).0,
+                    request.prompt.tokens(),
+                    request.prompt.tokens() - request.spared(),
+                )
+            })
+            .collect();
+        reads.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let Some((read_s, tokens, fresh)) = reads.get(reads.len() / 2) else { continue };
+        let warm = if fresh < tokens { format!(", {fresh} of them not cached,") } else { String::new() };
+        said.push(format!(
+            "{}: no number of these phones meets the objective. Even idle, the fastest of them have the first token within {} for \
+             only {} of the requests: reading {tokens} tokens{warm} takes {} on a typical one. Faster phones, a smaller model, \
+             shorter prompts or another objective would help; more phones would not.",
+            class.class.name(),
+            seconds(objective.ttft_s),
+            percent(at_best),
+            seconds(*read_s),
+        ));
+    }
+}
+
+fn batches(
+    backlog: &[Backlog],
+    advice: &Advice,
+    rehearsal: &Rehearsal<'_>,
+    reference: (f64, f64),
+    said: &mut Vec<String>,
+) {
+    let late: u64 = backlog.iter().filter(|batch| batch.left_s <= 0.0).map(|batch| batch.lines).sum();
+    if late > 0 {
+        said.push(format!("batch: {late} lines are past their deadline; no phone brings that back."));
+    }
+    if !rehearsal.counts[Class::Batch as usize] {
+        return;
+    }
+    let open = || backlog.iter().filter(|batch| batch.lines > 0 && batch.left_s > 0.0);
+    let lines: u64 = open().map(|batch| batch.lines).sum();
+    let soonest = open().map(|batch| batch.left_s).fold(f64::INFINITY, f64::min);
+    said.push(format!(
+        "batch: {lines} lines wait, {} to be done per second, each {} of a typical phone; the next deadline is in {}.",
+        rounded(rehearsal.lines_per_s()),
+        seconds(rehearsal.line_s(reference)),
+        seconds(soonest),
+    ));
+    if advice.now.0 == 0 {
+        said.push("batch: nothing is done while no phone is there.".to_owned());
+    }
+}
+
+fn loads(question: &Question<'_>, advice: &Advice, said: &mut Vec<String>) {
+    let parts: Vec<String> = advice
+        .classes
+        .iter()
+        .filter(|class| class.load > 0.0)
+        .map(|class| format!("{} {}", class.class.name(), rounded(class.load)))
+        .collect();
+    let load: f64 = advice.classes.iter().map(|class| class.load).sum();
+    said.push(format!(
+        "The work takes the time of {} typical phones ({}), each with one request at a time and its prompt's shared part cached.",
+        rounded(load),
+        parts.join(", "),
+    ));
+    let up = up(question.usage);
+    if up < 0.995 {
+        let lives = &question.usage.lives;
+        said.push(format!(
+            "Phones are away {} of the time, {} at a stretch: that is in the number.",
+            percent(1.0 - up),
+            seconds(lives.down_s / lives.deaths.max(1.0)),
+        ));
+    }
+    if advice.peak > 1.05 {
+        said.push(format!(
+            "Earlier in the window {} times as much came in five minutes: fewer phones than that needs are not advised.",
+            rounded(advice.peak),
+        ));
+    }
+    if !question.usage.replicas.iter().any(|phone| phone.measured) {
+        said.push(
+            "No phone's speed is measured yet; they are taken to be as fast as stated, or as is typical.".to_owned(),
+        );
+    }
+    let shared = question.usage.replicas.iter().filter(|phone| phone.models > 1).count();
+    if shared > 0 {
+        said.push(format!(
+            "{shared} of the phones serve other models too: the time that those take is not in the number."
+        ));
+    }
+}
+
+fn conclusion(advice: &Advice, said: &mut Vec<String>) {
+    let now = advice.now.0;
+    let would = |phones: usize| {
+        let outcome = advice.tried.iter().find(|(tried, _)| *tried == phones).map(|(_, outcome)| outcome)?;
+        let shares = advice.classes.iter().zip(outcome.attained);
+        let shares: Vec<String> =
+            shares.filter_map(|(class, share)| Some(format!("{} {}", class.class.name(), percent(share?)))).collect();
+        Some(shares.join(", "))
+    };
+    let Some(wanted) = advice.wanted else {
+        if advice.verdict == Verdict::Unattainable && !advice.tried.is_empty() {
+            let most = advice.tried.iter().map(|(phones, _)| *phones).max().unwrap_or(now);
+            said.push(format!("Played again with up to {most} such phones, not every objective was met."));
+        }
+        return;
+    };
+    let mut text = match advice.verdict {
+        Verdict::Enough => format!("The {now} phones that are there are what it takes"),
+        Verdict::Fewer => format!("Phones like these that would do: {wanted}; there are {now}"),
+        _ => format!("Phones like these that are needed: {wanted}; there are {now}"),
+    };
+    if let Some(shares) = would(wanted) {
+        text.push_str(&format!(". Played again with {wanted}, in time: {shares}"));
+    }
+    let fails = advice
+        .tried
+        .iter()
+        .filter(|(phones, outcome)| *phones < wanted && !outcome.met)
+        .map(|(phones, _)| *phones)
+        .max();
+    if let Some((fails, shares)) = fails.and_then(|fails| Some((fails, would(fails)?))) {
+        text.push_str(&format!("; with {fails}: {shares}"));
+    }
+    said.push(text + ".");
+    for kind in advice.kinds.iter().filter(|kind| kind.kind == "fastest") {
+        said.push(format!(
+            "Or {} more like the fastest there are ({} tokens/s read, {} written).",
+            kind.phones,
+            rounded(kind.rates.0),
+            rounded(kind.rates.1),
+        ));
+    }
+}
+
+fn percent(share: f64) -> String {
+    let percent = 100.0 * share;
+    if percent > 99.0 && percent < 99.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
+}
+
+/// A length of time as people say it.
+pub(super) fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s < 10.0 => format!("{} s", rounded(s)),
+        s if s < 180.0 => format!("{s:.0} s"),
+        s if s < 2.0 * 3600.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{} h", rounded(s / 3600.0)),
+    }
+}
+
+/// To two digits, or whole.
+fn rounded(value: f64) -> String {
+    match value {
+        v if v >= 10.0 => format!("{v:.0}"),
+        v if v >= 0.995 => trimmed(format!("{v:.1}")),
+        v => trimmed(format!("{v:.2}")),
+    }
+}
+
+fn trimmed(text: String) -> String {
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}

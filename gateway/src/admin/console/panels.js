@@ -1,0 +1,199 @@
+// The lists below the pool: who waits, what runs, batches, events, and the cards of what may be absent.
+
+import { cancelBatch, cancelRequest } from "./actions.js";
+import { phaseOf } from "./detail.js";
+import { byId, h, keyed, moment, setAttribute, setMoment, setText } from "./dom.js";
+import { acu, ago, bytes, count, exactly, length, number, own, percent, reasonOf, stateOf } from "./words.js";
+
+/** A table's row: cells by their labels, which stand before the values where the table is stacked on a phone. */
+const row = (...labels) => h("tr", {}, labels.map((label) => h("td", { "data-label": label })));
+
+/** Fills a table's body, and shows `none` instead where there is nothing. */
+function table(id, items, keyOf, create, update) {
+  const body = byId(id);
+  body.closest("table").hidden = items.length === 0;
+  const none = byId(`${id}-none`);
+  if (none) none.hidden = items.length > 0;
+  keyed(body, items, keyOf, create, update);
+}
+
+export function drawTotals({ totals, replicas }) {
+  if (!totals) return;
+  const state = (name) => totals.replicas?.[name] ?? 0;
+  const all = replicas.size;
+  setText(byId("n-ready"), `${number(state("ready"))} / ${number(all)}`);
+  setText(byId("n-busy"), `${number(totals.busy)} / ${number(totals.slots)}`);
+  setText(byId("n-flight"), number(totals.in_flight));
+  setText(byId("n-queued"), number(totals.queued));
+  const { used, limit } = totals.memory ?? {};
+  setText(byId("n-memory"), bytes(used));
+  setText(byId("n-limit"), limit ? `memory, of ${bytes(limit)}` : "memory");
+}
+
+export function drawRates({ points, everyS }) {
+  const last = points.slice(-6);
+  const seconds = last.length * everyS;
+  const sum = (of) => last.reduce((total, point) => total + (of(point) ?? 0), 0);
+  setText(byId("n-tokens"), seconds ? number(sum((p) => p.completion_tokens) / seconds) : "–");
+  setText(byId("n-requests"), seconds ? number((sum((p) => p.requests) / seconds) * 60) : "–");
+  setText(byId("n-failed"), seconds ? number((sum((p) => p.failed) / seconds) * 60) : "–");
+}
+
+export function drawQueue({ queue }) {
+  const waits = (element, one) => {
+    const [name, waiting, oldest, estimate] = element.children;
+    setText(name, one.class ?? one.model ?? one.tenant);
+    setText(waiting, number(one.waiting));
+    setText(oldest, one.waiting && Number.isFinite(one.oldest_s) ? length(one.oldest_s) : "–");
+    if (estimate) setText(estimate, Number.isFinite(one.estimate_s) ? length(one.estimate_s) : "–");
+  };
+  table("by-class", queue?.by_class ?? [], (one) => one.class, () => row("class", "waiting", "oldest", "a new one would wait"), waits);
+  const tenants = [...(queue?.by_tenant ?? [])];
+  if (queue?.others) tenants.push({ tenant: "others", waiting: queue.others, oldest_s: null });
+  table("by-tenant", tenants, (one) => one.tenant, () => row("tenant", "waiting", "oldest"), waits);
+  table("by-model", queue?.by_model ?? [], (one) => one.model, () => row("model", "waiting", "a new one would wait", "ready phones"), (element, one) => {
+    const [name, waiting, estimate, ready] = element.children;
+    setText(name, one.model);
+    setText(waiting, number(one.waiting));
+    setText(estimate, Number.isFinite(one.estimate_s) ? length(one.estimate_s) : "–");
+    setText(ready, `${number(one.ready)} with ${count(one.slots, "slot")}`);
+    setAttribute(ready, "class", one.ready ? null : "alarm");
+  });
+}
+
+export function drawRequests({ requests }, now) {
+  const data = requests?.data ?? [];
+  const more = (requests?.total ?? 0) - data.length;
+  setText(byId("requests-count"), requests ? `${number(requests.total)}${more > 0 ? `, the ${number(data.length)} oldest shown` : ""}` : "");
+  const create = (one) => {
+    const element = row("since", "request", "tenant", "class", "model", "phase", "phone", "");
+    element.children[0].append(moment());
+    element.children[1].setAttribute("class", "id");
+    const button = h("button", { type: "button", class: "small", click: () => cancelRequest(element.request) }, "Cancel");
+    button.setAttribute("aria-label", `Cancel request ${one.id}`);
+    element.lastElementChild.append(button);
+    return element;
+  };
+  table("requests-body", data, (one) => one.id, create, (element, one) => {
+    element.request = one;
+    const [since, id, tenant, klass, model, phase, phone] = element.children;
+    setMoment(since.firstElementChild, one.since, now);
+    // Ids of one process begin alike.
+    setText(id, one.id.length > 16 ? `…${one.id.slice(-12)}` : one.id);
+    setAttribute(id, "title", one.id);
+    setText(tenant, one.tenant);
+    setText(klass, one.class);
+    setText(model, one.model);
+    setText(phase, `${phaseOf(one.phase)}${one.content_events ? `, ${number(one.content_events)} pieces` : ""}${one.attempts > 1 ? `, ${number(one.attempts)} tries` : ""}`);
+    setAttribute(phase, "data-phase", one.phase);
+    setText(phone, one.replica ?? "–");
+  });
+}
+
+const WAITS = { replica: "waits for a phone of its model", hours: "waits for its hours", memory: "waits for memory", disk: "waits for the disk" };
+
+export function drawBatches({ batches }) {
+  const create = (one) => {
+    const element = row("batch", "tenant", "progress", "state", "done", "");
+    element.children[0].setAttribute("class", "id");
+    element.children[2].append(h("progress", {}), h("span", {}));
+    const button = h("button", { type: "button", class: "small", click: () => cancelBatch(element.batch) }, "Cancel");
+    button.setAttribute("aria-label", `Cancel batch ${one.id}`);
+    element.lastElementChild.append(button);
+    return element;
+  };
+  table("batches-body", batches?.data ?? [], (one) => one.id, create, (element, one) => {
+    element.batch = one;
+    const [id, tenant, progress, state, done, act] = element.children;
+    const [bar, text] = progress.children;
+    const ended = (one.completed ?? 0) + (one.failed ?? 0);
+    setText(id, one.id);
+    setAttribute(id, "title", one.id);
+    setText(tenant, [one.tenant, one.model].filter(Boolean).join(", "));
+    bar.max = Math.max(1, one.total ?? 0);
+    bar.value = ended;
+    setAttribute(bar, "aria-label", `${number(ended)} of ${number(one.total)} lines`);
+    setText(text, `${number(ended)} / ${number(one.total)}${one.failed ? `, ${number(one.failed)} failed` : ""}`);
+    setText(state, own(WAITS, one.waits_for) ?? `${String(one.state).replaceAll("_", " ")}${one.running ? `, ${number(one.running)} running` : ""}`);
+    const isLate = Number.isFinite(one.eta_s) && Number.isFinite(one.expires_in_s) && one.eta_s > one.expires_in_s;
+    setText(done, `${Number.isFinite(one.eta_s) ? `in ${length(one.eta_s)}` : "–"}${Number.isFinite(one.expires_in_s) ? `, has ${length(one.expires_in_s)}` : ""}${isLate ? ": too late" : ""}`);
+    setAttribute(done, "class", isLate ? "alarm" : null);
+    act.firstElementChild.hidden = !["validating", "in_progress"].includes(one.state);
+  });
+}
+
+const EVENTS = { added: "added", changed: "stated anew", draining: "drains", drained: "is drained: nothing runs there", undrained: "takes work again", removed: "removed", moved: "moved to another address" };
+
+function eventText(one) {
+  if (one.event === "state" || (!one.event && one.to)) {
+    return `${stateOf(one.from).word} → ${stateOf(one.to).word}: ${one.detail ?? reasonOf(one.reason)}`;
+  }
+  return [own(EVENTS, one.event) ?? String(one.event ?? "").replaceAll("_", " "), one.url ?? one.detail ?? ""].filter(Boolean).join(" ");
+}
+
+export function drawEvents({ events }, now) {
+  const none = byId("events-none");
+  none.hidden = events.length > 0;
+  keyed(byId("events-list"), [...events].reverse(), (one) => `${one.number} ${one.at}`, (one) => {
+    const to = one.to ? stateOf(one.to) : null;
+    const mark = h("i", { class: "mark", "data-state": one.to ?? "other", "aria-hidden": "true" }, to?.letter ?? "·");
+    return h("li", {}, mark, moment(), " ", h("b", {}, one.name), " ", eventText(one));
+  }, (element, one) => setMoment(element.querySelector("time"), one.at, now));
+}
+
+/** A card of facts that may be absent: hidden without rows. Rows are `[label, value, alarm]`. */
+function card(id, rows, note = "") {
+  const element = byId(id);
+  element.hidden = rows.length === 0;
+  if (!rows.length) return;
+  keyed(element.querySelector("dl"), rows, ([label]) => label, ([label]) => h("div", {}, h("dt", {}, label), h("dd", {})), (line, [, value, alarm]) => {
+    setText(line.lastElementChild, value);
+    setAttribute(line.lastElementChild, "class", alarm ? "alarm" : null);
+  });
+  setText(element.querySelector(".note"), note);
+}
+
+export function drawDeployments({ deployments }, now) {
+  const data = (deployments?.data ?? []).slice(0, 12);
+  card("deployments", data.map((one) => {
+    const left = Number.isFinite(one.ends_at) ? one.ends_at - now : one.ends_in_s;
+    const ends = Number.isFinite(left) ? (left > 0 ? `ends in ${length(left)}` : `ended ${length(-left)} ago`) : "no end known";
+    const share = one.share_of_ready_slots;
+    const cost = Number.isFinite(one.cost_acu_per_day) ? `, ${acu(one.cost_acu_per_day)} a day` : "";
+    return [one.deployment ?? "none", `${ends}; ${count(one.replicas?.length ?? 0, "phone")}, ${count(one.slots, "slot")}${Number.isFinite(share) ? `, ${percent(share)} of the ready slots` : ""}${cost}`, Number.isFinite(left) && left < 3600];
+  }));
+}
+
+export function drawCost({ cost }) {
+  const rows = [];
+  const add = (label, value, text = acu) => {
+    if (Number.isFinite(value)) rows.push([label, text(value)]);
+  };
+  if (cost?.replicas?.priced || Number.isFinite(cost?.per_day)) {
+    add("The pool now", cost.per_day, (n) => `${acu(n)} a day`);
+    add(`In the last ${cost.window === "all" ? length((cost.to ?? 0) - (cost.from ?? 0)) : cost.window}`, cost.total);
+    const share = (n) => `${acu(n)}${cost.total ? `, ${percent(n / cost.total)}` : ""}`;
+    add("for answers", cost.used, share);
+    add("wasted", cost.wasted, share);
+    add("idle", cost.idle, share);
+    add("One answer", cost.per_request?.total);
+    add("A million tokens", cost.per_million_tokens?.total);
+  }
+  const unpriced = cost?.replicas?.unpriced;
+  card("cost", rows, unpriced ? `${count(unpriced, "phone")} ${unpriced === 1 ? "states" : "state"} no price and ${unpriced === 1 ? "is" : "are"} in no amount.` : "");
+}
+
+const WANTED = { more: "more phones", fewer: "fewer would do", enough: "enough", unattainable: "out of reach" };
+
+export function drawAdvice({ advice }) {
+  const models = (advice?.data ?? []).filter((one) => one.verdict !== "unknown").slice(0, 12);
+  const waysOf = (one) => (one.kinds ?? []).map((kind) => `${number(kind.phones)} ${kind.kind} more`).join(" or ");
+  card("advice", models.map((one) => [
+    one.model,
+    [
+      `${own(WANTED, one.verdict) ?? String(one.verdict)}: ${number(one.now?.phones)} now, ${number(one.wanted)} wanted`, waysOf(one),
+      one.confidence === "low" ? "few requests to judge by" : "", ...(one.reasons ?? []).slice(0, 3),
+    ].filter(Boolean).join(". ").replaceAll("..", "."),
+    one.verdict === "more" || one.verdict === "unattainable",
+  ]), models.length ? `From the requests of the last ${length(advice.window_s)}.` : "");
+}

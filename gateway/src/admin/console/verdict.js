@@ -1,0 +1,319 @@
+// What is wrong and what to do, in words, the worst first. Pure: the state and the time in, sentences out.
+
+import { isLive, nowOf } from "./state.js";
+import { COMING, clockTime, count, length, listed, number, percent, bytes } from "./words.js";
+
+/** Share of the pool out of service that is an emergency, and the one that is worth a look. */
+const MOST = 0.5;
+const MANY = 0.2;
+/** Share of the pool on probation that is worth a word. */
+const SOME = 0.1;
+/** How long somebody who sits before a screen may wait, in seconds, and everybody else but batches. */
+const PATIENCE = { interactive: 15, standard: 180 };
+/** Deployments that end within this many seconds are spoken of, if they are at least this share of the ready slots. */
+const ENDS_SOON = 3600;
+const MUCH_ENDS = 0.1;
+/** Models without a phone that are told one by one. */
+const MODELS_TOLD = 4;
+/** Share of requests that failed in the last minutes, of at least so many. */
+const FAILING = 0.1;
+const FEW = 10;
+
+const RANK = { bad: 0, warn: 1, unknown: 2, well: 3 };
+const hostOf = (url) => {
+  try {
+    return new URL(url).hostname;
+  } catch {
+    return "";
+  }
+};
+/** The host of a `host:port`, which may be an address of version 6. */
+const relayHost = (relay) => String(relay).replace(/:\d+$/, "");
+const isBehind = (replica, relay) => {
+  const [host, at] = [relayHost(relay), hostOf(replica.url)];
+  return at === host || at.endsWith(`.${host}`);
+};
+
+/** A problem cut to what several phones share: what stands before the advice and the details. */
+export function kindOf(problem) {
+  const kind = String(problem ?? "").split(/[;:(]/)[0].trim();
+  return kind.length > 70 ? `${kind.slice(0, 69)}…` : kind;
+}
+
+/** What is out of service, by what is wrong with it: `[{ kind, n, cause, next, again }]`, the most frequent first. */
+export function kinds(replicas) {
+  const found = new Map();
+  for (const replica of replicas) {
+    const kind = kindOf(replica.problem) || "no reason known";
+    const one = found.get(kind) ?? { kind, n: 0, ...remedyOf(replica) };
+    one.n += 1;
+    found.set(kind, one);
+  }
+  return [...found.values()].sort((a, b) => b.n - a.n);
+}
+
+/** Of what stands behind the kind in a problem's text: what is to be done, or to be looked at. The rest is the likely cause. */
+const TO_DO = /\?|\b(restart|set|state|open|add|check|look|huntgroup)\b/i;
+
+/** The likely cause of a replica's problem, what to do about it, and what happens by itself, each as far as it says: `{ cause, next, again }`. */
+export function remedyOf(replica) {
+  const text = String(replica.problem ?? "");
+  const at = text.search(/[;:]/);
+  const rest = at < 0 ? "" : text.slice(at + 1).trim();
+  const again = replica.problem_next ?? "";
+  return TO_DO.test(rest) ? { cause: "", next: rest, again } : { cause: rest, next: "", again };
+}
+
+const inBrackets = (found, shown = 3) => {
+  if (!found.length) return "";
+  const rest = found.slice(shown).reduce((n, one) => n + one.n, 0);
+  const parts = found.slice(0, shown).map((one) => `${number(one.n)}: ${one.kind}`);
+  if (rest) parts.push(`${number(rest)} otherwise`);
+  return parts.join(" · ");
+};
+const upper = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+const sentence = (text) => (!text || /[.?!]$/.test(text) ? text : `${text}.`);
+
+const takesWork = ({ state }) => state === "ready" || state === "probation";
+
+/** The pool by what its phones mean for its work. */
+export function tally(state) {
+  const replicas = [...state.replicas.values()];
+  const by = (test) => replicas.filter(test);
+  return {
+    replicas, ready: by((r) => r.state === "ready"), probation: by((r) => r.state === "probation"), out: by((r) => r.state === "out" || r.state === "suspect"),
+    wrong: by((r) => r.state === "misconfigured"), coming: by((r) => COMING.has(r.state)), draining: by((r) => r.state === "draining"),
+    paused: by((r) => r.limit?.level === "paused"), serves: replicas.some(takesWork),
+  };
+}
+
+/**
+ * The verdict: `[{ key, level, title, detail, next }]` with `level` of `bad`, `warn`, `unknown` or `well`, the worst first and never empty.
+ * `key` stays the same as long as the same thing is wrong.
+ */
+export function verdict(state, now = nowOf(state)) {
+  const unreachable = ofConnection(state, now);
+  if (unreachable) return [unreachable];
+  const pool = tally(state);
+  const found = [
+    ...ofProcess(state), ...ofRelays(state, pool, now), ...ofModels(state, pool), ...ofPool(state, pool, now), ...ofQueue(state, pool),
+    ...ofFailures(state, now), ...ofDeployments(state, now), ...ofBatches(state),
+  ];
+  // Where something is amiss, but nothing bad, it is good to know that the rest works.
+  if (!found.some((one) => one.level === "bad") && (pool.serves || !found.length)) found.push(allWell(state, pool, found.length > 0));
+  return found.map((one, at) => ({ detail: "", next: "", ...one, at })).sort((a, b) => RANK[a.level] - RANK[b.level] || a.at - b.at);
+}
+
+function ofConnection(state, now) {
+  const { phase, since, message, retryAt } = state.connection;
+  const at = clockTime(since + state.skew, now);
+  const retry = retryAt ? ` Next try in ${length(Math.max(1, Math.round(retryAt / 1000 + state.skew - now)))}.` : "";
+  const known = state.hello ? " What is shown below is what was last heard." : "";
+  if (phase === "token") return { key: "token", level: "unknown", title: "The admin token is needed", detail: "", next: "Enter it to see the pool." };
+  if (phase === "refused") {
+    return { key: "refused", level: "bad", title: "The gateway refuses this page", detail: `${sentence(upper(message ?? ""))}${retry}${known}`, next: "" };
+  }
+  if (phase === "lost" || (phase === "connecting" && state.connection.wasLost)) {
+    return {
+      key: "lost", level: "bad", title: `Gateway not reachable since ${at}, trying again`, detail: `${sentence(upper(message ?? ""))}${retry}${known}`.trim(),
+      next: "Does its process run, and can this machine reach it? Its log says why it ended.",
+    };
+  }
+  if (!isLive(state)) return { key: "connecting", level: "unknown", title: "Connecting to the gateway …", detail: "", next: "" };
+  return null;
+}
+
+function ofProcess({ totals }) {
+  const found = [];
+  if (totals?.store_ok === false) {
+    found.push({
+      key: "store", level: "bad", title: "The gateway cannot write to its store",
+      detail: "Requests are still answered. Changes of the pool and of keys are refused, and would not survive a restart.",
+      next: "Is the disk full, or read-only? Look at store.path and the log.",
+    });
+  }
+  if (totals?.draining) {
+    found.push({
+      key: "leaving", level: "warn", title: "This gateway is shutting down: it finishes what runs and takes nothing new",
+      detail: `${count(totals.in_flight ?? 0, "request")} still in flight.`, next: "Nothing, if that was meant. Otherwise start it again once it has ended.",
+    });
+  }
+  const { used, limit } = totals?.memory ?? {};
+  if (limit && used / limit >= 0.85) {
+    found.push({
+      key: "memory", level: used / limit >= 0.95 ? "bad" : "warn", title: `Memory runs short: ${bytes(used)} of ${bytes(limit)}`,
+      detail: "Kept answers and idle connections go first, then new requests are refused.", next: "Give the gateway more memory, or fewer requests at once.",
+    });
+  }
+  return found;
+}
+
+function ofRelays({ totals, queue }, pool, now) {
+  const waiting = (queue?.by_model ?? []).reduce((sum, one) => sum + ((one.ready ?? 0) === 0 ? (one.waiting ?? 0) : 0), 0);
+  return (totals?.relays_down ?? []).map((relay) => {
+    const hit = pool.replicas.filter((r) => r.reason === "relay_down" && isBehind(r, relay));
+    const unreachable = hit.length ? hit : pool.out.filter((r) => isBehind(r, relay));
+    const since = Math.min(...hit.map((r) => r.since_s));
+    const when = Number.isFinite(since) ? ` since ${clockTime(since, now)}` : "";
+    return {
+      key: `relay ${relay}`, level: "bad", title: `Relay ${relay} is down: ${count(unreachable.length, "phone")} unreachable${when}`,
+      detail: `All phones behind it failed at once, so none of them is blamed: they come back with it, without a penalty.${waiting ? ` ${count(waiting, "request")} wait${waiting === 1 ? "s" : ""} meanwhile.` : ""}`,
+      next: `Wait, or check the way to it: does this machine reach ${relay}? If other networks reach it, the fault is here.`,
+    };
+  });
+}
+
+function modelsOf(state, pool) {
+  const models = new Map();
+  const of = (name) => {
+    if (!models.has(name)) models.set(name, { model: name, ready: 0, all: [], waiting: 0 });
+    return models.get(name);
+  };
+  for (const replica of pool.replicas) {
+    for (const name of replica.models ?? []) {
+      const model = of(name);
+      model.all.push(replica);
+      if (takesWork(replica)) model.ready += 1;
+    }
+  }
+  for (const row of state.queue?.by_model ?? []) {
+    const model = of(row.model);
+    model.waiting = row.waiting ?? 0;
+    model.ready = Math.max(model.ready, row.ready ?? 0);
+  }
+  return [...models.values()];
+}
+
+function ofModels(state, pool) {
+  if (!pool.replicas.length) return [];
+  const unserved = modelsOf(state, pool).filter((model) => model.ready === 0);
+  // Where nothing at all is ready the pool is what is to be spoken of, and each model only for what waits.
+  const told = pool.serves ? unserved : unserved.filter((model) => model.waiting > 0);
+  const down = state.totals?.relays_down ?? [];
+  const isExplained = (model) => model.all.length > 0 && model.all.every((r) => down.some((relay) => isBehind(r, relay)));
+  const worst = told.filter((model) => !isExplained(model)).sort((a, b) => b.waiting - a.waiting);
+  return worst.slice(0, MODELS_TOLD).map(({ model, all, waiting }) => {
+    const coming = all.filter((r) => COMING.has(r.state)).length;
+    const broken = kinds(all.filter((r) => r.problem));
+    const standing = all.length
+      ? `${all.length === 1 ? "The only phone" : `All ${number(all.length)} phones`} that could: ${inBrackets(broken) || listed([...new Set(all.map((r) => r.state))])}.`
+      : "No phone of the pool has it.";
+    const next = coming ? `Wait: ${count(coming, "phone")} of it ${coming === 1 ? "is" : "are"} coming.`
+      : all.length ? sentence(upper(broken[0]?.next ?? "Undrain one of them, or add another"))
+      : "Add a phone that serves it, or name it under [models] if phones call it otherwise.";
+    return {
+      key: `model ${model}`, level: waiting > 0 ? "bad" : "warn",
+      title: `No phone serves ${model}${waiting > 0 ? `: ${count(waiting, "request")} wait${waiting === 1 ? "s" : ""}` : " now"}`, detail: standing, next,
+    };
+  });
+}
+
+function ofPool(state, pool, now) {
+  const all = pool.replicas.length;
+  if (!all) {
+    const waits = state.totals?.queued ? ` ${count(state.totals.queued, "request")} wait.` : "";
+    return [{ key: "empty", level: "warn", title: "No phone is in the pool", detail: `Requests cannot be answered.${waits}`, next: "Add one (the button above), or let phones register themselves." }];
+  }
+  const found = [];
+  const behindRelay = (state.totals?.relays_down ?? []).length > 0;
+  // What a relay explains is not told again as so many broken phones.
+  const out = behindRelay ? pool.out.filter((r) => r.reason !== "relay_down" && !state.totals.relays_down.some((relay) => isBehind(r, relay))) : pool.out;
+  const counted = all - pool.draining.length;
+  const share = counted ? out.length / counted : 0;
+  if (share >= MANY && out.length > 1) {
+    const broken = kinds(out);
+    const name = share >= 0.995 ? "The whole pool is" : share >= 0.6 ? "Most of the pool is" : share >= 0.4 ? "Half the pool is" : "Many phones are";
+    const newest = out.filter((r) => now - r.since_s < 900).length;
+    found.push({
+      key: "out", level: share >= MOST || !pool.serves ? "bad" : "warn", title: `${name} out: ${number(out.length)} of ${number(counted)} (${inBrackets(broken, 2)})`,
+      detail: [
+        `${newest === out.length ? "All" : newest ? number(newest) : "None"} of them went in the last 15 min; ${number(pool.ready.length)} of ${count(all, "phone")} ready.`,
+        broken[0].cause ? `Most likely ${broken[0].cause}.` : "",
+      ].join(" ").trim(),
+      next: `${sentence(upper(broken[0].next)) || "Look at one of them: is it on, has it a network, is its app open?"} ${sentence(upper(broken[0].again))}`.trim(),
+    });
+  } else if (!pool.serves && !behindRelay) {
+    found.push({
+      key: "none", level: pool.coming.length ? "warn" : "bad",
+      title: pool.coming.length ? `No phone is ready yet: ${count(pool.coming.length, "phone")} coming` : pool.draining.length === all ? "All phones are draining" : "No phone is ready",
+      detail: inBrackets(kinds(out)), next: pool.coming.length ? "Wait: they are probed now." : pool.draining.length === all ? "Undrain those that should work." : sentence(upper(kinds(out)[0]?.next ?? "")),
+    });
+  }
+  if (pool.wrong.length) {
+    const broken = kinds(pool.wrong);
+    found.push({
+      key: "misconfigured", level: "warn", title: `${count(pool.wrong.length, "phone")} ${pool.wrong.length === 1 ? "needs" : "need"} you: misconfigured`,
+      detail: inBrackets(broken), next: sentence(upper(broken[0].next)) || "Correct what is stated about them; they do not get well by themselves.",
+    });
+  }
+  if (pool.paused.length / all >= MANY) {
+    const reasons = kinds(pool.paused.map((r) => ({ problem: r.limit.reason })));
+    found.push({ key: "paused", level: "warn", title: `${number(pool.paused.length)} of ${number(all)} phones rest (${inBrackets(reasons, 2)})`, next: "Charge or cool them; they work again by themselves." });
+  }
+  return found;
+}
+
+function ofQueue(state, pool) {
+  if (!pool.serves) return [];
+  const late = (state.queue?.by_class ?? []).filter((row) => row.waiting > 0 && row.oldest_s > (PATIENCE[row.class] ?? Infinity));
+  return late.slice(0, 1).map((row) => {
+    const { free = 0, slots = 0 } = state.totals ?? {};
+    const total = state.queue.by_class.reduce((sum, one) => sum + one.waiting, 0);
+    return {
+      key: `queue ${row.class}`, level: row.class === "interactive" && row.oldest_s > 4 * PATIENCE.interactive ? "bad" : "warn",
+      title: `${count(row.waiting, `${row.class} request`)} wait${row.waiting === 1 ? "s" : ""}, the oldest for ${length(row.oldest_s)}`,
+      detail: `${free > 0 ? `${number(free)} of ${number(slots)} slots are free, but for other models or more urgent work` : `All ${number(slots)} slots are busy`}; ${number(total)} wait in all.`,
+      next: free > 0 ? "See below which models wait, and which phones serve them." : "Add phones, or hold back batches; the advice below says how many would do.",
+    };
+  });
+}
+
+function ofFailures({ points }, now) {
+  const last = points.filter((point) => point.at > now - 300);
+  const failed = last.reduce((sum, point) => sum + (point.failed ?? 0), 0);
+  const all = failed + last.reduce((sum, point) => sum + (point.requests ?? 0), 0);
+  if (all < FEW || failed / all < FAILING) return [];
+  return [{
+    key: "failures", level: failed / all >= MOST ? "bad" : "warn", title: `${percent(failed / all)} of the requests of the last 5 min failed: ${number(failed)} of ${number(all)}`,
+    detail: "", next: "Clients are told why in their answers; the log and huntgroup_requests_total tell it by outcome.",
+  }];
+}
+
+function ofDeployments({ deployments }, now) {
+  const ends = (one) => (Number.isFinite(one.ends_at) ? one.ends_at - now : one.ends_in_s);
+  const soon = (deployments?.data ?? []).filter((one) => {
+    const left = ends(one);
+    return Number.isFinite(left) && left > 0 && left < ENDS_SOON && (one.share_of_ready_slots ?? 1) >= MUCH_ENDS;
+  });
+  return soon.slice(0, 1).map((one) => ({
+    key: `deployment ${one.deployment}`, level: "warn",
+    title: `Deployment ${one.deployment} ends in ${length(ends(one))}: ${percent(one.share_of_ready_slots)} of the ready slots go with it`,
+    detail: soon.length > 1 ? `${number(soon.length - 1)} more end within the hour.` : "", next: "Extend it, or deploy phones in its place.",
+  }));
+}
+
+function ofBatches({ batches }) {
+  const late = (batches?.data ?? []).filter((batch) => Number.isFinite(batch.eta_s) && Number.isFinite(batch.expires_in_s) && batch.eta_s > batch.expires_in_s);
+  if (!late.length) return [];
+  const [first] = late;
+  return [{
+    key: "batches", level: "warn",
+    title: late.length === 1 ? `Batch ${first.id} will not make it` : `${number(late.length)} batches will not make it`,
+    detail: `${late.length === 1 ? "It needs" : `${first.id} needs`} ${length(first.eta_s)} more and has ${length(first.expires_in_s)}.`,
+    next: "Add phones of its model, or tell its tenant; what is done by then is kept.",
+  }];
+}
+
+function allWell({ totals }, pool, isRest) {
+  const queued = totals?.queued ?? 0;
+  const waits = queued ? `${count(queued, "request")} wait${queued === 1 ? "s" : ""}` : "nobody waits";
+  const tries = pool.probation.length;
+  const asides = [[pool.out, "out"], [pool.probation, "on probation"], [pool.coming, "coming"], [pool.draining, "draining"], [pool.paused, "resting"]];
+  const told = asides.filter(([some]) => some.length).map(([some, word]) => `${number(some.length)} ${word}`);
+  const { busy = 0, slots = 0 } = totals ?? {};
+  return {
+    key: isRest ? "rest" : "well", level: "well", title: `${isRest ? "Otherwise" : "All well"}: ${number(pool.ready.length)} of ${count(pool.replicas.length, "phone")} ready, ${tries > SOME * pool.replicas.length ? `${number(tries)} on probation, ` : ""}${waits}`,
+    detail: [...told, `${number(busy)} of ${number(slots)} slots busy`].join(" · "),
+    next: pool.out.length && !isRest ? "Nothing to do: single phones come and go." : "",
+  };
+}

@@ -1,0 +1,162 @@
+//! `POST /admin/register`: the `CALLBACK_URL` of the phones' apps.
+//!
+//! The only route that is for phones, and the only one with rules of its own. It has no host names, origins or content types to
+//! check: those protect an operator's browser, which holds nothing that counts here. A page that does not know the token gets
+//! nowhere, and one that does needs no browser; phones call by whatever name the operator gave them, and many send no content
+//! type. It is on the operator's listener, and, so that nothing else of that is in reach of the internet, on one of its own that
+//! knows nothing but this (`registration.listen`).
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use axum::{
+    Extension, Json, Router,
+    extract::{ConnectInfo, DefaultBodyLimit, Request, State},
+    http::{HeaderValue, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::{
+    answer::{self, AdminError},
+    form::{self, AmendReplica},
+    guard::{Caller, to_its_end},
+    view::ErrorView,
+};
+use crate::{
+    fleet::Amendment,
+    registration::{Message, Refusal, Registrar, Taken},
+};
+
+/// Where phones call.
+pub(super) const PATH: &str = "/admin/register";
+/// Largest body. 16 KiB: a phone says where it is, who it is, and how it is.
+pub(super) const MAX_BODY: usize = 16 << 10;
+
+/// What a phone is told.
+#[derive(Serialize, ToSchema)]
+pub(super) struct RegisteredView {
+    /// What became of it: `accepted`, `moved`, `known`, `leaving`, `error` or `heartbeat`.
+    outcome: &'static str,
+    /// Its replica's number; null: it named none that is known.
+    id: Option<u32>,
+    /// Its replica's name.
+    name: Option<String>,
+    /// How well it is known now: `token`, `signed` or `assigned`.
+    verification: Option<&'static str>,
+}
+
+impl From<Taken> for RegisteredView {
+    fn from(taken: Taken) -> Self {
+        let replica = taken.replica.as_ref();
+        Self {
+            outcome: taken.outcome,
+            id: replica.map(|replica| replica.id.0),
+            name: replica.map(|replica| replica.label.to_string()),
+            verification: replica.map(|replica| replica.origin.verification.name()),
+        }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let kind = if status.is_server_error() { "server_error" } else { "invalid_request_error" };
+        let body = json!({
+            "error": { "message": self.to_string(), "type": kind, "param": null, "code": self.code() }
+        });
+        let mut response = (status, Json(body)).into_response();
+        if let Some(wait) = self.retry_after() {
+            let seconds = wait.as_secs().clamp(1, 60);
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// A phone announces itself: the `CALLBACK_URL` of the example apps. Carries `registration.token` instead of the admin token.
+#[utoipa::path(post, path = "/admin/register", tag = "replicas",
+    params(("token" = String, Query, description = "registration.token"),
+        ("X-PublicKey" = Option<String>, Header, description = "Ed25519 key, in hex, of a call that is signed"),
+        ("X-Signature" = Option<String>, Header, description = "Over the lines huntgroup-registration-v1, X-Timestamp and X-Nonce, and the body behind them; in hex"),
+        ("X-Timestamp" = Option<String>, Header, description = "Seconds or milliseconds since 1970"),
+        ("X-Nonce" = Option<String>, Header, description = "8 to 64 of a-z, A-Z, 0-9, '-', '_'; another one each time")),
+    request_body(content = Object, description = "`{\"event\": \"started\", \"url\": …}` (also `webUrl`, `data.url`); later `ready`, \
+        `heartbeat`, `error`, `leaving`; optional `deployment`, `processor`, `replica`, `report`. Any content type"),
+    responses((status = 201, description = "A new replica", body = RegisteredView),
+        (status = 200, description = "Its replica is known", body = RegisteredView),
+        (status = 202, description = "Noted; it named no replica that is known", body = RegisteredView),
+        (status = 400, body = ErrorView), (status = 401, body = ErrorView), (status = 403, body = ErrorView),
+        (status = 404, description = "Registration is off, or a heartbeat of a phone that is not known", body = ErrorView),
+        (status = 409, body = ErrorView), (status = 413, body = ErrorView), (status = 429, body = ErrorView)))]
+pub(super) async fn register(
+    State(registrar): State<Arc<Registrar>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Response {
+    let peer = caller.peer.ip();
+    let ended = take(&registrar, peer, request).await;
+    registrar.account(peer, &ended);
+    match ended {
+        Ok(taken) => {
+            let status = match (&taken.replica, taken.outcome) {
+                (None, _) => StatusCode::ACCEPTED,
+                (Some(_), "accepted") => StatusCode::CREATED,
+                (Some(_), _) => StatusCode::OK,
+            };
+            (status, Json(RegisteredView::from(taken))).into_response()
+        }
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+async fn take(registrar: &Registrar, peer: IpAddr, request: Request) -> Result<Taken, Refusal> {
+    let admitted = registrar.admit(peer, request.uri().query())?;
+    let headers = request.headers().clone();
+    let body = form::bytes(request, &()).await.map_err(|error| match error {
+        AdminError::TooLarge => Refusal::TooLarge,
+        _ => Refusal::BodyLost,
+    })?;
+    let message = Message::read(&body)?;
+    let stated = message.replica.clone().map(stated).transpose()?.unwrap_or_default();
+    registrar.take(&admitted, &headers, &body, &message, stated).await
+}
+
+/// What `replica` may hold.
+const STATED: &str = "an object of models, slots, context_tokens, api_key, dialect, labels, expires_at, cost_acu_per_day, prefill_rate \
+                      and decode_rate, each of the type that it has in POST /admin/replicas, and nothing else";
+
+/// What a phone states about its replica: as an operator may, but for its name, which is the operator's.
+fn stated(replica: serde_json::Value) -> Result<Amendment, Refusal> {
+    let refuse = |error: String| Refusal::Stated(error);
+    // Not the reader's own words: they repeat what was sent.
+    let form: AmendReplica = serde_json::from_value(replica).map_err(|_| refuse(STATED.into()))?;
+    let amendment = form.stated.read().map_err(|error| refuse(error.to_string()))?;
+    if amendment.name.is_some() {
+        return Err(refuse("name is the operator's to give".into()));
+    }
+    Ok(amendment)
+}
+
+/// The listener that knows this route and nothing else.
+pub(super) fn router(registrar: Arc<Registrar>) -> Router {
+    Router::new()
+        .route(PATH, post(register).layer(DefaultBodyLimit::max(MAX_BODY)))
+        .fallback(async || AdminError::NotFound(format!("phones call POST {PATH} here; nothing else is")))
+        .method_not_allowed_fallback(answer::no_such_method)
+        .layer(axum::middleware::from_fn(door))
+        .with_state(registrar)
+}
+
+async fn door(ConnectInfo(peer): ConnectInfo<SocketAddr>, mut request: Request, next: Next) -> Response {
+    request.extensions_mut().insert(Caller { peer });
+    let mut response = to_its_end(next.run(request)).await;
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

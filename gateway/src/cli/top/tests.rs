@@ -1,0 +1,293 @@
+//! Every state of a gateway on every kind of screen.
+
+use serde_json::json;
+
+use super::{
+    frame::Line,
+    page::{page, whole},
+    *,
+};
+
+const STYLE: Style = Style { colour: true, unicode: true };
+const SCREEN: Size = Size { columns: 100, rows: 30 };
+const NOW: f64 = 10_000.0;
+
+fn told(events: &[(&str, Value)]) -> Glance {
+    let mut glance = Glance::default();
+    for (name, data) in events {
+        assert!(glance.take_in(name, data.clone()), "{name}");
+    }
+    glance
+}
+
+fn replica(id: u32, state: &str, problem: Option<&str>) -> Value {
+    json!({
+        "id": id, "name": format!("phone-{id}"), "state": state, "since_s": 9_000.0, "problem": problem, "slots": 2, "usable": 2,
+        "busy": id % 3 % 2, "models": ["qwen3.5-4b"], "prefill": 120.0, "decode": f64::from(id), "answers": 30, "failures": 0,
+        "doing": if id % 3 % 2 == 1 { json!([{"phase": "decode", "class": "standard", "tenant": "backend", "since": 9_997.0}]) } else { json!([]) },
+    })
+}
+
+fn pool(states: &[(&str, Option<&str>)]) -> Glance {
+    let replicas: Vec<_> = (1..).zip(states).map(|(id, (state, problem))| replica(id, state, *problem)).collect();
+    let mut counts = Map::new();
+    for (state, _) in states {
+        let count = counts.get(*state).and_then(Value::as_u64).unwrap_or_default();
+        counts.insert((*state).to_owned(), json!(count + 1));
+    }
+    told(&[
+        ("hello", json!({"version": "0.1.0", "started_at": 2_800.0, "now": NOW, "instance": "a"})),
+        ("pool", json!({ "replicas": replicas })),
+        (
+            "totals",
+            json!({"replicas": counts, "slots": states.len() * 2, "busy": 1, "queued": 0, "relays_down": [], "store_ok": true}),
+        ),
+        (
+            "queue",
+            json!({"by_class": [{"class": "interactive", "waiting": 0, "oldest_s": null, "estimate_s": 0.0},
+            {"class": "standard", "waiting": 3, "oldest_s": 14.0, "estimate_s": 21.4}],
+            "by_tenant": [{"tenant": "backend", "waiting": 3, "oldest_s": 14.0}], "others": 0,
+            "by_model": [{"model": "qwen3.5-4b", "waiting": 3, "estimate_s": 21.4, "ready": 2, "slots": 4}]}),
+        ),
+        (
+            "requests",
+            json!({"total": 1, "data": [{"id": "req_1", "tenant": "backend", "model": "qwen3.5-4b", "class": "standard",
+            "phase": "decode", "replica": "phone-1", "since": 9_990.0, "attempts": 1, "content_events": 12}]}),
+        ),
+        (
+            "batches",
+            json!({"data": [{"id": "batch_1", "tenant": "night", "model": null, "state": "in_progress", "total": 100,
+            "completed": 40, "failed": 1, "running": 3, "eta_s": 90_000, "expires_in_s": 80_000, "waits_for": null}]}),
+        ),
+        (
+            "history",
+            json!({"every_s": 10, "points": [{"at": 9_990, "requests": 41, "failed": 0, "completion_tokens": 900,
+            "ttft": {"interactive": [0.4, 1.2], "standard": null, "batch": null}}]}),
+        ),
+        (
+            "events",
+            json!({"data": [{"event": "state", "at": 60.0, "name": "phone-2", "from": "ready", "to": "out", "reason": "hard_failure",
+            "detail": "nobody accepts the connection"}]}),
+        ),
+    ])
+}
+
+fn shown(glance: &Glance, view: &mut View, size: Size, style: Style) -> Vec<String> {
+    let lines = page(glance, view, size, style, NOW, "http://127.0.0.1:9091");
+    assert!(lines.len() <= size.rows, "{}", lines.len());
+    for line in &lines {
+        assert!(line.width() <= size.columns, "{}", line.text());
+    }
+    lines.iter().map(Line::text).collect()
+}
+
+fn text(glance: &Glance, view: &mut View, size: Size) -> String {
+    shown(glance, view, size, STYLE).join("\n")
+}
+
+#[test]
+fn an_empty_gateway_says_what_to_do() {
+    let glance = told(&[
+        ("hello", json!({"version": "0.1.0"})),
+        ("pool", json!({"replicas": []})),
+        ("totals", json!({"replicas": {"ready": 0}})),
+    ]);
+    let text = text(&glance, &mut View::default(), SCREEN);
+    assert!(text.contains("none yet: huntgroup replicas add URL") && text.contains("nobody can say"), "{text}");
+}
+
+#[test]
+fn a_healthy_gateway_at_a_glance() {
+    let text = text(&pool(&[("ready", None); 4]), &mut View::default(), SCREEN);
+    for words in [
+        "huntgroup 0.1.0  http://127.0.0.1:9091  up 2h00m",
+        "4 ready",
+        "1 of 8 slots busy",
+        "4.1 done/s, 90 tokens/s",
+        "interactive not · standard about 22s",
+        "first token interactive 0.4s, 95 % within 1.2s",
+        "[Replicas 4]",
+        "decode 3s standard backend",
+        "q quit",
+    ] {
+        assert!(text.contains(words), "{words}\n{text}");
+    }
+    assert!(!text.contains("failed"), "{text}");
+}
+
+#[test]
+fn what_is_wrong_stands_first_and_can_stand_alone() {
+    let glance = pool(&[
+        ("ready", None),
+        ("out", Some("nobody accepts the connection")),
+        ("ready", None),
+        ("suspect", Some("slow")),
+    ]);
+    let mut view = View::default();
+    let rows = |view: &mut View| -> Vec<String> {
+        let lines = shown(&glance, view, SCREEN, STYLE);
+        lines
+            .iter()
+            .filter_map(|line| line.split_whitespace().next())
+            .filter(|word| word.starts_with("phone-"))
+            .map(str::to_owned)
+            .collect()
+    };
+    assert_eq!(rows(&mut view), ["phone-2", "phone-4", "phone-1", "phone-3"]);
+    view.filter = true;
+    assert_eq!(rows(&mut view), ["phone-2", "phone-4"]);
+    (view.filter, view.sort) = (false, Sort::Name);
+    assert_eq!(rows(&mut view), ["phone-1", "phone-2", "phone-3", "phone-4"]);
+    view.sort = Sort::Speed;
+    assert_eq!(rows(&mut view), ["phone-4", "phone-3", "phone-2", "phone-1"]);
+}
+
+#[test]
+fn a_relay_that_is_down_a_database_that_fails_and_a_lost_connection_are_told_on_top() {
+    let mut glance = pool(&[("out", Some("its relay is down")); 3]);
+    assert!(glance.take_in(
+        "totals",
+        json!({"replicas": {"out": 3}, "slots": 0, "relays_down": ["acu.run:443"], "store_ok": false})
+    ));
+    let mut view = View::default();
+    let before = text(&glance, &mut view, SCREEN);
+    for words in ["the relay acu.run:443 is down", "the database fails", "no slot takes work", "3 out"] {
+        assert!(before.contains(words), "{words}\n{before}");
+    }
+    view.lost = Some("connection refused".into());
+    let lost = text(&glance, &mut view, SCREEN);
+    assert!(lost.contains("no connection: connection refused; trying again") && lost.contains("phone-3"), "{lost}");
+    view.lost = None;
+    assert!(glance.take_in("hello", json!({"version": "0.1.0", "instance": "b"})));
+    assert!(text(&glance, &mut view, SCREEN).contains("it was restarted"));
+}
+
+#[test]
+fn a_thousand_replicas_scroll_and_the_row_stays_in_sight() {
+    let glance = pool(&[("ready", None); 1000]);
+    let mut view = View { sort: Sort::Name, ..View::default() };
+    for place in [0, 10, 500, 999, 5000, 3] {
+        view.chosen = place;
+        let lines = page(&glance, &mut view, SCREEN, STYLE, NOW, "");
+        let chosen: Vec<_> = lines.iter().filter(|line| line.chosen).collect();
+        assert_eq!(chosen.len(), 1, "{place}");
+        let name = page::chosen(&glance, &view).unwrap().name.clone();
+        assert!(chosen[0].text().starts_with(&name), "{place}: {}", chosen[0].text());
+    }
+    assert_eq!(
+        whole(&glance, 100, STYLE, NOW, "").iter().filter(|line| line.text().starts_with("phone-")).count(),
+        1000
+    );
+}
+
+#[test]
+fn every_pane_fits_every_screen() {
+    let full = pool(&[("ready", None), ("out", Some("手机 nobody accepts the connection")), ("draining", None)]);
+    for glance in [Glance::default(), full] {
+        for pane in Pane::ALL {
+            for (columns, rows) in [(40, 12), (80, 24), (200, 60), (20, 3), (1, 1)] {
+                let mut view = View { pane, ..View::default() };
+                let lines = shown(&glance, &mut view, Size { columns, rows }, STYLE);
+                assert!(!lines.is_empty());
+                view.help = true;
+                shown(&glance, &mut view, Size { columns, rows }, STYLE);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_small_screen_still_shows_names_states_and_what_is_wrong() {
+    let glance = pool(&[("ready", None), ("out", Some("nobody accepts the connection"))]);
+    let text = text(&glance, &mut View::default(), Size { columns: 40, rows: 12 });
+    assert!(text.contains("phone-2  out") && text.contains("nobody") && text.contains("phone-1  ready"), "{text}");
+}
+
+#[test]
+fn a_terminal_without_unicode_gets_ascii_alone() {
+    let mut glance = pool(&[("ready", None), ("out", Some("手机"))]);
+    assert!(glance.take_in("point", json!({"at": 1, "requests": 3})));
+    for pane in Pane::ALL {
+        let lines =
+            shown(&glance, &mut View { pane, ..View::default() }, SCREEN, Style { colour: false, unicode: false });
+        assert!(lines.iter().all(|line| line.is_ascii()), "{lines:#?}");
+    }
+}
+
+#[test]
+fn what_phones_and_clients_wrote_can_not_steer_the_terminal() {
+    let evil = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}A\r\n";
+    let glance = told(&[
+        ("hello", json!({ "version": evil })),
+        ("pool", json!({"replicas": [{"id": 1, "name": evil, "state": evil, "problem": evil, "models": [evil]}]})),
+        ("totals", json!({"replicas": { evil: 1 }, "relays_down": [evil]})),
+        ("queue", json!({"by_class": [{"class": evil, "waiting": 1}], "by_tenant": [{"tenant": evil, "waiting": 1}]})),
+        (
+            "requests",
+            json!({"total": 1, "data": [{"id": evil, "tenant": evil, "model": evil, "phase": evil, "replica": evil}]}),
+        ),
+        ("batches", json!({"data": [{"id": evil, "tenant": evil, "state": evil, "waits_for": evil}]})),
+        ("events", json!({"data": [{"event": evil, "name": evil, "detail": evil, "from": evil, "to": evil}]})),
+    ]);
+    for pane in Pane::ALL {
+        let mut view = View { pane, lost: Some(evil.into()), ..View::default() };
+        for line in shown(&glance, &mut view, SCREEN, STYLE) {
+            assert!(!line.chars().any(char::is_control), "{line:?}");
+        }
+        view.question = Some(format!("Drain {evil}?"));
+        assert!(!shown(&glance, &mut view, SCREEN, STYLE).join("").chars().any(char::is_control));
+    }
+}
+
+fn top(glance: Glance) -> Top {
+    let args = super::super::client::AdminArgs { url: "http://127.0.0.1:1".into(), token: None };
+    let client = AdminClient::from_args(&args).unwrap();
+    Top {
+        client,
+        address: String::new(),
+        glance,
+        view: View { sort: Sort::Name, ..View::default() },
+        asked: None,
+        pending: None,
+    }
+}
+
+#[test]
+fn keys_move_and_a_change_waits_for_a_yes() {
+    let mut top = top(pool(&[("ready", None); 50]));
+    let typed = |top: &mut Top, key| top.key(key, SCREEN);
+    for code in [Key::Down, Key::PageDown, Key::Up, Key::Letter('?'), Key::Letter('q')] {
+        assert_eq!(typed(&mut top, code), None);
+    }
+    assert_eq!((top.view.chosen, top.view.help), (21, false));
+    let name = page::chosen(&top.glance, &top.view).unwrap().name.clone();
+    for no in [Key::Letter('n'), Key::Other, Key::Down, Key::Letter('q')] {
+        assert_eq!(typed(&mut top, Key::Letter('d')), None);
+        assert_eq!(top.view.question.as_deref(), Some(&*format!("Drain {name}?")));
+        assert_eq!(typed(&mut top, no), None);
+        assert_eq!(top.view.question, None);
+    }
+    typed(&mut top, Key::Letter('d'));
+    let id = page::chosen(&top.glance, &top.view).unwrap().id;
+    // The replica that was asked about, whatever stands in that row by now.
+    top.view.sort = Sort::Speed;
+    assert_eq!(typed(&mut top, Key::Letter('y')), Some(Act::Change("drain", id, name)));
+    typed(&mut top, Key::Tab);
+    typed(&mut top, Key::Letter('u'));
+    assert!(top.view.question.is_none() && top.view.remark.is_some());
+    assert_eq!(typed(&mut top, Key::Letter('q')), Some(Act::Quit));
+}
+
+#[test]
+fn the_environment_says_what_the_terminal_can_show() {
+    let of = |stated: &[(&str, &str)]| {
+        style(&|name| stated.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+    };
+    assert_eq!(of(&[("LANG", "en_GB.UTF-8")]), Style { colour: true, unicode: true });
+    assert_eq!(of(&[("LANG", "C"), ("NO_COLOR", "1")]), Style { colour: false, unicode: false });
+    assert_eq!(
+        of(&[("LC_ALL", "C"), ("LANG", "en_GB.UTF-8"), ("NO_COLOR", "")]),
+        Style { colour: true, unicode: false }
+    );
+    assert_eq!(of(&[("LANG", "C.utf8"), ("TERM", "dumb")]), Style { colour: false, unicode: false });
+}

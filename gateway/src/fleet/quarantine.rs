@@ -1,0 +1,304 @@
+//! Quarantine: a replica that nobody vouches for gets no work before it has shown what it can do.
+//!
+//! Beside the probes, like the trials: a replica whose full probe is good and that has not proved itself at its address is asked
+//! the questions of `exam`. Passed, that is kept with what was measured, and it comes into service. An answer that is wrong keeps
+//! it where it is, with words that say what was wrong; it is asked again, less and less often. What silence means is for its
+//! probes to find out. See decision 0014.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use scheduler::{Event, ReplicaId, ReplicaState, Report, Timestamp};
+use store::{By, Speed, UnixMillis};
+use tokio::task::JoinSet;
+
+use super::{
+    agenda::Agenda,
+    change::{ChangeError, is_stated_by_operator},
+    exam::{Exam, Measured, Unpassed, examine},
+    feed::PoolChange,
+    finding::Finding,
+    pool::Fleet,
+    prior::names,
+    replica::Replica,
+    url::ReplicaUrl,
+};
+use crate::{auth::key::random_name, clock, config::Quarantined};
+
+/// Replicas that are asked at once. 16, as many as trials: a deployment of 64 slow phones is through in 4 minutes.
+const MAX_EXAMS: usize = 16;
+/// After the first answer that was wrong, or none; twice as long after each more, up to the longest. A phone that has another app
+/// in the foreground is soon itself again; one that is none costs two questions an hour.
+const AGAIN: Duration = Duration::from_secs(30);
+const LONGEST_AGAIN: Duration = Duration::from_secs(3600);
+/// Letters of the words that no canned answer can know.
+const SECRET: usize = 12;
+
+/// Which replicas are to be asked, and which are.
+#[derive(Default)]
+pub(super) struct Exams {
+    wanted: Agenda,
+    running: JoinSet<Examined>,
+    asked: HashSet<ReplicaId>,
+}
+
+/// An exam that has ended.
+pub(super) struct Examined {
+    id: ReplicaId,
+    /// Where it was asked.
+    url: ReplicaUrl,
+    outcome: Result<Measured, Unpassed>,
+}
+
+/// Why a replica has not proved itself yet.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Doubt {
+    /// What was wrong, and what to do.
+    reason: String,
+    /// How often in a row.
+    row: u32,
+    /// When it is asked again.
+    again: Timestamp,
+}
+
+impl Exams {
+    /// Whether one is under way there.
+    pub(super) fn is_asked(&self, id: ReplicaId) -> bool {
+        self.asked.contains(&id)
+    }
+
+    /// When the next one is due, if there may be one more.
+    pub(super) fn next(&self) -> Timestamp {
+        if self.running.len() < MAX_EXAMS { self.wanted.next() } else { Timestamp::NEVER }
+    }
+
+    /// The next that ends; `None` while there are none.
+    pub(super) async fn ended(&mut self) -> Option<Result<Examined, tokio::task::JoinError>> {
+        self.running.join_next().await
+    }
+}
+
+impl Fleet {
+    /// Whether a replica gets no work before it has proved itself.
+    pub fn is_unproven(&self, replica: &Replica) -> bool {
+        self.distrust(replica).is_some() || self.is_to_be_asked(replica)
+    }
+
+    fn is_to_be_asked(&self, replica: &Replica) -> bool {
+        let concerned = match self.settings.load().quarantine.of {
+            Quarantined::None => false,
+            Quarantined::Registered => !is_stated_by_operator(replica.source),
+            Quarantined::All => true,
+        };
+        concerned && replica.proven_ms.is_none() && !replica.past().vouched
+    }
+
+    /// What keeps a replica in quarantine, and what to do about it.
+    pub(super) fn quarantine_reason(&self, replica: &Replica) -> Option<String> {
+        if let Some(wanted) = self.distrust(replica) {
+            return Some(format!(
+                "it is known by \"{}\" only, and registration.min_verification is \"{}\": have it announce itself so, or vouch for it: \
+                 huntgroup replicas add URL",
+                replica.origin.verification.name(),
+                wanted.name()
+            ));
+        }
+        if !self.is_to_be_asked(replica) {
+            return None;
+        }
+        Some(match &replica.past().doubt {
+            Some(doubt) => {
+                format!("{} (it is asked again by itself; or let it in: huntgroup replicas release NAME)", doubt.reason)
+            }
+            None => "it is being asked the test questions that it has to answer first".into(),
+        })
+    }
+
+    /// Those that serve when more replicas come to need a proof are not taken out of service for it.
+    pub(super) fn vouch_for_serving(&self, before: Quarantined) {
+        if before == self.settings.load().quarantine.of {
+            return;
+        }
+        for replica in self.replicas() {
+            let serves = replica.takes_work();
+            replica.past().vouched |= serves;
+        }
+    }
+
+    /// A replica is to be asked as soon as may be, but not before its pause is over.
+    pub(super) fn want_exam(&self, replica: &Replica, exams: &mut Exams) {
+        let again = replica.past().doubt.as_ref().map(|doubt| doubt.again);
+        exams.wanted.by(replica.id, clock::now().max(again.unwrap_or(Timestamp::ZERO)));
+    }
+
+    /// Starts the exams that are due.
+    pub(super) fn start_exams(&self, exams: &mut Exams) {
+        let now = clock::now();
+        while exams.running.len() < MAX_EXAMS
+            && let Some(id) = exams.wanted.take_due(now)
+        {
+            let Some(replica) = self.replica(id).filter(|_| !exams.is_asked(id)) else { continue };
+            // Of the others the next good probe tells.
+            let waits = self.dispatcher.replica(id).is_some_and(|view| view.state == ReplicaState::Quarantine);
+            if !waits || self.distrust(&replica).is_some() || !self.is_to_be_asked(&replica) {
+                continue;
+            }
+            let (facts, settings) = (replica.facts(), self.settings.load());
+            let (Some(dialect), Some(model)) = (replica.dialect(), facts.models.first()) else { continue };
+            let (Ok(first), Ok(second)) = (random_name("", SECRET), random_name("", SECRET)) else {
+                exams.wanted.by(id, now + AGAIN);
+                continue;
+            };
+            let context = replica.stated.context_tokens.or(facts.context_tokens).unwrap_or(u32::MAX);
+            let warm_up_tokens = settings.quarantine.warm_up_tokens.min(context / 4);
+            let (limit, model, routes) = (settings.quarantine.timeout, Arc::clone(&model.own), facts.routes);
+            let upstream = Arc::clone(&self.upstream);
+            exams.asked.insert(id);
+            exams.running.spawn(async move {
+                let exam = Exam {
+                    upstream: &upstream,
+                    endpoint: &replica.endpoint,
+                    key: replica.bearer(),
+                    model: &model,
+                    dialect,
+                    routes,
+                    warm_up_tokens,
+                    limit,
+                    secrets: [first, second],
+                };
+                let outcome = examine(&exam).await;
+                Examined { id, url: replica.url.clone(), outcome }
+            });
+        }
+    }
+
+    /// Takes in what an exam has shown. The replica that came into service by it.
+    pub(super) async fn examined(
+        &self,
+        examined: Result<Examined, tokio::task::JoinError>,
+        exams: &mut Exams,
+    ) -> Option<ReplicaId> {
+        let Examined { id, url, outcome } = match examined {
+            Ok(examined) => examined,
+            Err(error) => {
+                // A bug, not the phone: its number is lost with the task. The next full probes want them again.
+                tracing::error!(%error, "a test question panicked");
+                exams.running.abort_all();
+                exams.asked.clear();
+                return None;
+            }
+        };
+        exams.asked.remove(&id);
+        // It may have moved, or be gone, since it was asked.
+        let replica = self.replica(id).filter(|replica| replica.url == url)?;
+        match outcome {
+            Ok(measured) => {
+                let who = "quarantine";
+                let by = By { at: UnixMillis(clock::unix_ms()), who: who.into() };
+                if let Err(error) = self.prove(&replica, by).await {
+                    tracing::warn!(replica = &*replica.label, %error, "its proof is not kept; it is asked again");
+                    exams.wanted.by(id, clock::now() + AGAIN);
+                    return None;
+                }
+                self.telemetry.quarantine("passed");
+                tracing::info!(
+                    replica = &*replica.label,
+                    prefill = measured.prefill,
+                    decode = measured.decode,
+                    "a replica has shown what it can do"
+                );
+                self.begin_with(&replica, measured).await;
+                self.let_in(id);
+                Some(id)
+            }
+            Err(unpassed) => {
+                self.doubt(&replica, &unpassed, exams);
+                None
+            }
+        }
+    }
+
+    fn doubt(&self, replica: &Replica, unpassed: &Unpassed, exams: &mut Exams) {
+        let reason = unpassed.to_string();
+        let row = replica.past().doubt.as_ref().map_or(0, |doubt| doubt.row) + 1;
+        let pause = AGAIN.saturating_mul(1 << (row - 1).min(16)).min(LONGEST_AGAIN);
+        let again = clock::now() + pause;
+        let is_wrong = matches!(unpassed, Unpassed::Wrong(_));
+        self.telemetry.quarantine(if is_wrong { "wrong_answer" } else { "failed" });
+        tracing::warn!(replica = &*replica.label, reason, again_s = pause.as_secs(), "a replica stays in quarantine");
+        replica.past().doubt = Some(Doubt { reason: reason.clone(), row, again });
+        self.feed.send(replica.id, &replica.label, PoolChange::Unproven { detail: reason });
+        exams.wanted.by(replica.id, again);
+    }
+
+    /// Lets a replica out of quarantine that has not shown what it can do: an operator has looked.
+    ///
+    /// # Errors
+    /// There is none, it announced itself less well than `registration.min_verification` asks for, or the store failed.
+    pub async fn release(&self, id: ReplicaId, by: By) -> Result<Arc<Replica>, ChangeError> {
+        let replica = self.replica(id).filter(|replica| !replica.past().leaving).ok_or(ChangeError::Unknown)?;
+        if self.distrust(&replica).is_some() {
+            return Err(ChangeError::Distrusted(self.quarantine_reason(&replica).unwrap_or_default()));
+        }
+        if self.is_to_be_asked(&replica) {
+            self.prove(&replica, by).await?;
+            tracing::info!(replica = &*replica.label, "a replica is let out of quarantine by hand");
+            self.let_in(id);
+        }
+        self.replica(id).ok_or(ChangeError::Unknown)
+    }
+
+    /// Keeps that a replica has proved itself at its address.
+    async fn prove(&self, replica: &Replica, by: By) -> Result<(), ChangeError> {
+        let _changing = self.change.lock().await;
+        let (record, at) = (replica.record, by.at);
+        let now = self.replica(replica.id).filter(|now| now.url == replica.url && now.record == record);
+        let now = now.ok_or(ChangeError::Unknown)?;
+        let put = self.keep(move |store| store.set_proven(by, record, Some(at))).await?;
+        self.take_over(put.record(), now.url.clone());
+        Ok(())
+    }
+
+    /// What was measured is what is believed of it until its first answers tell.
+    async fn begin_with(&self, replica: &Replica, measured: Measured) {
+        let sound = |rate: Option<f64>| rate.filter(|rate| *rate > 0.0 && rate.is_finite());
+        let speed = Speed {
+            replica: replica.record,
+            models: names(&replica.facts()),
+            prefill_rate: sound(measured.prefill),
+            decode_rate: sound(measured.decode),
+            measured: UnixMillis(clock::unix_ms()),
+        };
+        if speed.prefill_rate.or(speed.decode_rate).is_none() {
+            return;
+        }
+        let mut kept: BTreeMap<u32, Speed> = BTreeMap::clone(&self.kept_speeds.load());
+        kept.insert(speed.replica, speed.clone());
+        self.kept_speeds.store(Arc::new(kept));
+        if let Err(error) = self.keep(move |store| store.put_speeds(vec![speed])).await {
+            tracing::warn!(%error, "a first speed is not kept");
+        }
+        let _changing = self.change.lock().await;
+        if let Some(replica) = self.replica(replica.id) {
+            self.tell(&replica);
+        }
+    }
+
+    /// It gets work, if it is as well as it was.
+    fn let_in(&self, id: ReplicaId) {
+        let Some(replica) = self.replica(id) else { return };
+        let is_well = {
+            let mut past = replica.past();
+            past.doubt = None;
+            past.probe.as_ref().is_some_and(|probe| matches!(probe.finding, Finding::Ready | Finding::TimedOut))
+        };
+        self.feed.send(id, &replica.label, PoolChange::Proven);
+        if is_well {
+            self.dispatcher.handle(Event::ReplicaReported { replica: id, report: Report::Ready });
+        }
+        self.heard.notify_waiters();
+    }
+}

@@ -1,0 +1,159 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { apply, connectionChanged, emptyState } from "../../src/admin/console/state.js";
+import { kindOf, remedyOf, verdict } from "../../src/admin/console/verdict.js";
+
+const NOW = 1_790_000_000;
+const TLS = "silence in the TLS handshake: the phone has lost its network, or two phones share this name";
+const APP = "a web page instead of the engine (status 502): the tunnel answers, the phone does not; is its app open?";
+
+const phones = (n, over = {}, first = 1) =>
+  Array.from({ length: n }, (_, i) => ({
+    id: first + i, name: `phone-${first + i}`, url: `https://p${first + i}.acu.run/`, state: "ready", since_s: NOW - 3600, reason: "probe", problem: null, problem_next: null, slots: 2,
+    usable: 2, busy: 0, models: ["qwen-9b"], limit: null, ...over,
+  }));
+const out = (n, problem, first, over = {}) => phones(n, { state: "out", reason: "hard_failure", problem, since_s: NOW - 60, ...over }, first);
+
+/** A page that has heard all this. */
+function page(replicas, { totals = {}, queue = null, ...more } = {}) {
+  const state = emptyState();
+  connectionChanged(state, "live", {}, NOW - 10);
+  apply(state, "hello", { version: "1", instance: "a", now: NOW, started_at: NOW - 9000 }, new Set(), NOW);
+  apply(state, "pool", { replicas });
+  apply(state, "totals", { replicas: {}, slots: 2 * replicas.length, busy: 3, free: 1, in_flight: 0, queued: 0, relays_down: [], store_ok: true, draining: false, memory: { used: 1, limit: 100 }, ...totals });
+  if (queue) apply(state, "queue", queue);
+  for (const [name, data] of Object.entries(more)) apply(state, name, data);
+  return state;
+}
+const of = (replicas, more) => verdict(page(replicas, more), NOW);
+const waiting = (model, n, ready = 0) => ({ by_class: [], by_tenant: [], others: 0, by_model: [{ model, waiting: n, estimate_s: null, ready, slots: 0 }] });
+
+test("a pool that is well is said to be, with the few that are not", () => {
+  const [first, ...rest] = of([...phones(97), ...out(3, TLS, 98)]);
+  assert.equal(first.title, "All well: 97 of 100 phones ready, nobody waits");
+  assert.equal(first.level, "well");
+  assert.match(first.detail, /3 out/);
+  assert.deepEqual(rest, []);
+});
+
+test("half the pool is out: how many, why, and what to do", () => {
+  const [first] = of([...phones(48), ...out(42, TLS, 49), ...out(10, APP, 91)]);
+  assert.equal(first.level, "bad");
+  assert.equal(first.title, "Half the pool is out: 52 of 100 (42: silence in the TLS handshake · 10: a web page instead of the engine)");
+  assert.match(first.detail, /All of them went in the last 15 min; 48 of 100 phones ready. Most likely the phone has lost its network/);
+  assert.match(first.next, /is it on/);
+});
+
+test("many that are out are worth a look, few are not, and draining ones are not of the pool", () => {
+  assert.equal(of([...phones(75), ...out(25, TLS, 76)])[0].level, "warn");
+  assert.equal(of([...phones(90), ...out(10, TLS, 91)])[0].level, "well");
+  assert.match(of([...phones(2, { state: "draining" }), ...phones(1, {}, 3), ...out(2, TLS, 4)])[0].title, /2 of 3/);
+});
+
+test("a problem's text is told apart: its cause, what to do, and what happens by itself", () => {
+  const [first] = of(out(4, APP, 1, { problem_next: "it is tried again by itself" }));
+  assert.equal(first.next, "The tunnel answers, the phone does not; is its app open? It is tried again by itself.");
+  assert.deepEqual(remedyOf({ problem: APP }), { cause: "", next: "the tunnel answers, the phone does not; is its app open?", again: "" });
+  assert.deepEqual(remedyOf({ problem: TLS }), { cause: "the phone has lost its network, or two phones share this name", next: "", again: "" });
+  assert.deepEqual(remedyOf({ problem: null, problem_next: "x" }), { cause: "", next: "", again: "x" });
+});
+
+test("a relay that is down explains its phones, and its models, and is told once", () => {
+  const down = phones(100, { state: "out", reason: "relay_down", problem: "nobody accepts the connection (refused): its relay is down" });
+  const found = of(down, { totals: { relays_down: ["acu.run:443"], queued: 12 }, queue: waiting("qwen-9b", 12) });
+  assert.equal(found.length, 1, JSON.stringify(found));
+  assert.match(found[0].title, /^Relay acu.run:443 is down: 100 phones unreachable since \d\d:\d\d$/);
+  assert.match(found[0].detail, /12 requests wait meanwhile/);
+  assert.match(found[0].next, /^Wait, or check/);
+});
+
+test("phones behind another relay are not explained by the one that is down", () => {
+  const here = phones(5, { state: "out", reason: "relay_down" });
+  const there = out(5, TLS, 6, { url: "https://x.other.example/" });
+  const found = of([...here, ...there], { totals: { relays_down: ["acu.run:443"] } });
+  assert.match(found[0].title, /5 phones unreachable/);
+  assert.match(found[1].title, /is out: 5 of 10/);
+  const lookalike = of([...here, ...out(5, TLS, 6, { url: "https://notacu.run/" })], { totals: { relays_down: ["acu.run:443"] } });
+  assert.match(lookalike[0].title, /5 phones unreachable/);
+});
+
+test("a model that nobody serves is told with what waits, and why", () => {
+  const pool = [...phones(10, { models: ["small"] }), ...out(2, TLS, 11)];
+  const [first] = of(pool, { queue: waiting("qwen-9b", 12) });
+  assert.equal(first.title, "No phone serves qwen-9b: 12 requests wait");
+  assert.match(first.detail, /All 2 phones that could: 2: silence/);
+  assert.equal(of(pool)[0].level, "warn", "nobody waits for it yet");
+  const [unknown] = of(phones(3), { queue: waiting("gemma", 1) });
+  assert.equal(unknown.title, "No phone serves gemma: 1 request waits");
+  assert.match(unknown.next, /Add a phone/);
+});
+
+test("a pool that has just started is coming, not broken", () => {
+  const [first] = of([...phones(5, { state: "joining" }), ...phones(1, { state: "quarantine" }, 6)]);
+  assert.deepEqual([first.level, first.title], ["warn", "No phone is ready yet: 6 phones coming"]);
+});
+
+test("phones on probation take work, and are said to be", () => {
+  const [first] = of([...phones(3), ...phones(3, { state: "probation" }, 4)]);
+  assert.deepEqual([first.level, first.title], ["well", "All well: 3 of 6 phones ready, 3 on probation, nobody waits"]);
+  assert.equal(of(phones(2, { state: "probation" }), { queue: waiting("qwen-9b", 1, 0) })[0].level, "well");
+});
+
+test("an empty pool says how to fill it", () => {
+  const [first] = of([], { totals: { queued: 3 } });
+  assert.equal(first.title, "No phone is in the pool");
+  assert.match(first.detail, /3 requests wait/);
+});
+
+test("who waits before a screen is spoken of long before a batch is", () => {
+  const queue = (name, seconds) => ({ by_class: [{ class: name, waiting: 4, oldest_s: seconds, estimate_s: 9 }], by_model: [], by_tenant: [] });
+  assert.equal(of(phones(3), { queue: queue("interactive", 20) })[0].title, "4 interactive requests wait, the oldest for 20 s");
+  assert.equal(of(phones(3), { queue: queue("interactive", 90) })[0].level, "bad");
+  assert.equal(of(phones(3), { queue: queue("batch", 9000) })[0].level, "well");
+});
+
+test("the worst comes first, and a good word last if nothing is bad", () => {
+  const levels = (more, pool = phones(10)) => of(pool, more).map(({ level }) => level);
+  assert.deepEqual(levels({ totals: { store_ok: false, draining: true } }), ["bad", "warn"]);
+  assert.deepEqual(levels({ totals: { memory: { used: 90, limit: 100 } } }), ["warn", "well"]);
+  assert.deepEqual(levels({}, [...phones(10), ...phones(1, { state: "misconfigured", problem: 'it serves "a", not "b"; set replica_names' }, 11)]), ["warn", "well"]);
+});
+
+test("what ends soon, what will be late and what fails is told", () => {
+  const title = (more) => of(phones(10), more)[0].title;
+  assert.match(title({ deployments: { data: [{ deployment: "D", ends_at: NOW + 1500, share_of_ready_slots: 0.3 }] } }), /^Deployment D ends in 25 min: 30 %/);
+  assert.match(title({ deployments: { data: [{ deployment: "D", ends_at: NOW + 1500, share_of_ready_slots: 0.01 }] } }), /^All well/);
+  assert.match(title({ batches: { data: [{ id: "batch_1", eta_s: 900, expires_in_s: 100 }] } }), /^Batch batch_1 will not make it/);
+  assert.match(title({ history: { points: [{ at: NOW - 20, requests: 10, failed: 10 }] } }), /^50 % of the requests/);
+  assert.match(title({ history: { points: [{ at: NOW - 900, requests: 0, failed: 100 }] } }), /^All well/);
+});
+
+test("a gateway that is not there is all there is to say", () => {
+  const state = page(phones(3));
+  connectionChanged(state, "lost", { message: "it accepts no connection", retryAt: (NOW + 4) * 1000 }, NOW - 60);
+  for (const phase of ["lost", "connecting"]) {
+    state.connection.phase = phase;
+    const [first, ...rest] = verdict(state, NOW);
+    assert.match(first.title, /^Gateway not reachable since \d\d:\d\d, trying again$/);
+    assert.match(first.detail, /Next try in 4 s. What is shown below/);
+    assert.deepEqual(rest, []);
+  }
+  assert.equal(verdict(emptyState(), NOW)[0].level, "unknown", "not heard of yet is not lost");
+  connectionChanged(state, "token", {}, NOW);
+  assert.equal(verdict(state, NOW)[0].key, "token");
+});
+
+test("problems that differ only in their details are one kind, and long ones are cut", () => {
+  assert.equal(kindOf("nobody accepts the connection (Connection refused): its relay"), "nobody accepts the connection");
+  assert.equal(kindOf("x".repeat(500)).length, 70);
+});
+
+test("whatever is missing from the feed, there is a verdict", () => {
+  for (const gone of ["totals", "queue", "batches", "deployments"]) {
+    const state = page(phones(3));
+    state[gone] = null;
+    assert.ok(verdict(state, NOW).length);
+  }
+  assert.ok(of([{ id: 1, name: "x", url: "", state: "constructor" }]).length);
+});

@@ -1,0 +1,239 @@
+//! A replica that nobody vouches for gets nobody's prompt before it has shown that it runs a model.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use fakephone::Dialect;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+
+use crate::{
+    harness::{Fleet, Gateway, PATIENCE, chat, phone},
+    registration,
+};
+
+const ALL: &str = "[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n[quarantine]\nof = \"all\"\n";
+const CHAT: &str = "/v1/chat/completions";
+
+async fn replica(gateway: &Gateway) -> Value {
+    gateway.admin("GET", "/admin/replicas", None).await.json()["data"][0].clone()
+}
+
+async fn passed(gateway: &Gateway) -> f64 {
+    gateway.metric("huntgroup_quarantine_total", "outcome=\"passed\"").await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn phones_of_every_engine_pass_with_their_first_speeds_and_are_not_asked_again_after_a_restart() {
+    let dialects = [Dialect::Llama, Dialect::Qvac, Dialect::Mnn, Dialect::MnnApp, Dialect::Laya];
+    let fleet = Fleet::start(dialects.map(|dialect| phone(1, 50.0).with_dialect(dialect))).await;
+    let mut gateway = Gateway::builder(ALL).replicas(&fleet).start().await;
+    gateway.wait_ready(5).await;
+    assert_eq!(passed(&gateway).await, 5.0);
+    let list = gateway.admin("GET", "/admin/replicas", None).await.json();
+    for replica in list["data"].as_array().expect("a list") {
+        assert!(replica["proven_at"].is_number(), "{replica}");
+        let ways: Vec<&Value> =
+            replica["history"].as_array().into_iter().flatten().map(|step| &step["reason"]).collect();
+        assert_eq!(ways, ["unproven", "proven"], "{replica}");
+        let writes = replica["dialect"] != "laya";
+        assert!(!writes || replica["assumed"]["prefill_tokens_per_second"].is_number(), "{replica}");
+    }
+    gateway.signal(rustix::process::Signal::TERM);
+    gateway.exited().await;
+    gateway.restart().await;
+    gateway.wait_ready(5).await;
+    assert_eq!(gateway.metric("huntgroup_quarantine_total", "").await, 0.0);
+    let ways = replica(&gateway).await["history"][0]["reason"].clone();
+    assert_eq!(ways, "probe", "it was not in quarantine again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prompt_waits_until_the_only_phone_has_shown_what_it_can_do() {
+    let fleet = Fleet::of(1, &phone(1, 1.0)).await;
+    fleet.phones[0].set_pace(0.01);
+    let gateway = Gateway::builder(ALL).replicas(&fleet).start().await;
+    gateway.wait_for("a replica in quarantine", async |gateway| gateway.states("quarantine").await == 1).await;
+    fleet.phones[0].wait_until(PATIENCE, |stats| stats.running_now == 1).await.expect("a test question");
+    let waiting = gateway.client().await.post(CHAT, &chat("hello", false, 4)).await;
+    gateway
+        .wait_for("a request that waits", async |gateway| {
+            gateway.admin("GET", "/admin/requests", None).await.json()["data"][0]["phase"] == "queued"
+        })
+        .await;
+    assert_eq!(gateway.metric("huntgroup_attempts_total", "").await, 0.0);
+    let read = fleet.phones[0].requests();
+    assert!(read.iter().any(|seen| seen.body.contains("Case ")), "its own test question");
+    assert!(!read.iter().any(|seen| seen.body.contains("hello")), "nobody's prompt");
+    assert_eq!(gateway.admin("GET", "/readyz", None).await.status, 503, "nobody is ready");
+    fleet.phones[0].set_pace(100.0);
+    assert!(waiting.answer().await.is_whole("hello", 4));
+}
+
+/// What stands in a phone's place.
+#[derive(Clone, Copy, Debug)]
+enum Impostor {
+    /// A page for everything that costs work.
+    Page,
+    /// Says back what it is told.
+    Echo,
+    /// One stream for all, with constant counts.
+    Canned,
+    /// The same, without counts.
+    CannedUncounted,
+    /// Never ends.
+    Endless,
+    /// Ends at once.
+    Empty,
+    /// Knows every prompt before it is told.
+    Deaf,
+}
+
+/// A server that says that it is a llama-server, and is none.
+async fn impostor(kind: Impostor) -> (String, Arc<AtomicUsize>, JoinSet<()>) {
+    let door = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let url = format!("http://{}", door.local_addr().expect("an address"));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        let mut visits = JoinSet::new();
+        while let Ok((stream, _)) = door.accept().await {
+            visits.spawn(serve(stream, kind, Arc::clone(&count)));
+        }
+    });
+    (url, asked, task)
+}
+
+async fn serve(mut stream: TcpStream, kind: Impostor, asked: Arc<AtomicUsize>) -> Option<()> {
+    let mut read = Vec::new();
+    let (head, body) = loop {
+        let mut piece = [0; 4096];
+        let length = stream.read(&mut piece).await.ok().filter(|length| *length > 0)?;
+        read.extend_from_slice(&piece[..length]);
+        let text = String::from_utf8_lossy(&read).into_owned();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let promised =
+            head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+        if body.len() >= promised.unwrap_or(0) {
+            break (head.to_owned(), body.to_owned());
+        }
+    };
+    let path = head.split(' ').nth(1)?;
+    let json = |text: String| ("application/json", text);
+    let (kind_of, text) = match path {
+        "/health" => json(json!({"status": "ok"}).to_string()),
+        "/v1/models" => json(json!({"object": "list", "data": [{"id": "tiny", "owned_by": "llamacpp"}]}).to_string()),
+        "/props" => json(json!({"total_slots": 1, "build_info": "b1"}).to_string()),
+        "/slots" => json(json!([{"id": 0, "is_processing": false}]).to_string()),
+        "/apply-template" if matches!(kind, Impostor::Deaf) => json(json!({"prompt": "<user>hello"}).to_string()),
+        CHAT if body.len() > 2 => {
+            asked.fetch_add(1, Ordering::SeqCst);
+            answer(kind, body, &mut stream).await?
+        }
+        _ => {
+            let head = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            return stream.write_all(head.as_bytes()).await.ok();
+        }
+    };
+    let length = text.len();
+    let head =
+        format!("HTTP/1.1 200 OK\r\nContent-Type: {kind_of}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.ok()?;
+    stream.write_all(text.as_bytes()).await.ok()
+}
+
+async fn answer(kind: Impostor, body: String, stream: &mut TcpStream) -> Option<(&'static str, String)> {
+    let event = |value: Value| format!("data: {value}\n\n");
+    let word = || event(json!({"choices": [{"index": 0, "delta": {"content": "certainly "}, "finish_reason": null}]}));
+    let end = || event(json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}));
+    let usage =
+        || event(json!({"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 1, "total_tokens": 13}}));
+    let done = "data: [DONE]\n\n";
+    let events = "text/event-stream";
+    Some(match kind {
+        Impostor::Page => ("text/html", "<p>Welcome</p>".into()),
+        Impostor::Echo => ("application/json", body),
+        Impostor::Canned | Impostor::Deaf => (events, word() + &end() + &usage() + done),
+        Impostor::CannedUncounted => (events, word() + &end() + done),
+        Impostor::Empty => (events, end() + done),
+        Impostor::Endless => {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {events}\r\nConnection: close\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.ok()?;
+            loop {
+                stream.write_all(word().as_bytes()).await.ok()?;
+            }
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_phone_with_a_model_stays_in_quarantine_and_is_told_from_the_others_by_words() {
+    for (kind, words) in [
+        (Impostor::Page, "web page"),
+        (Impostor::Echo, "shape of its API"),
+        (Impostor::Canned, "same text"),
+        (Impostor::CannedUncounted, "same text"),
+        (Impostor::Endless, "beyond max_tokens"),
+        (Impostor::Empty, "empty"),
+        (Impostor::Deaf, "prompt's words"),
+    ] {
+        let (url, asked, task) = impostor(kind).await;
+        let gateway = Gateway::builder(&format!("{ALL}\n[[replicas]]\nurl = \"{url}\"\n")).start().await;
+        gateway
+            .wait_for(&format!("{kind:?} to be told"), async |gateway| {
+                let replica = replica(gateway).await;
+                let problem = replica["problem"].as_str().unwrap_or_default().to_owned();
+                replica["state"] == "quarantine" && problem.contains(words) && problem.contains("release")
+            })
+            .await;
+        assert_eq!(gateway.metric("huntgroup_quarantine_total", "outcome=\"wrong_answer\"").await, 1.0, "{kind:?}");
+        assert!(asked.load(Ordering::SeqCst) <= 2, "{kind:?} is asked once, and then left alone for a while");
+        drop(task);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_who_has_looked_lets_a_replica_in() {
+    let (url, _, task) = impostor(Impostor::Canned).await;
+    let gateway = Gateway::builder(&format!("{ALL}\n[[replicas]]\nurl = \"{url}\"\n")).start().await;
+    gateway
+        .wait_for("its problem", async |gateway| {
+            replica(gateway).await["problem"].as_str().is_some_and(|text| text.contains("same text"))
+        })
+        .await;
+    let id = replica(&gateway).await["id"].clone();
+    let released = gateway.admin("POST", &format!("/admin/replicas/{id}/release"), Some(&json!({}))).await;
+    assert_eq!(released.status, 200, "{}", released.text());
+    gateway.wait_ready(1).await;
+    assert!(gateway.chat(&chat("hello", false, 4)).await.text().contains("certainly"));
+    let audit = gateway.admin("GET", "/admin/audit", None).await.text();
+    assert!(audit.contains("replica.prove"), "{audit}");
+    assert_eq!(gateway.admin("POST", "/admin/replicas/999/release", Some(&json!({}))).await.status, 404);
+    drop(task);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_is_known_less_well_than_asked_for_is_asked_nothing_and_let_in_by_nobody() {
+    let fleet = Fleet::of(1, &phone(1, 100.0)).await;
+    let config = "min_verification = \"signed\"\n[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n";
+    let gateway = registration::gateway(&fleet, config).await;
+    assert!(registration::say(&gateway, &registration::started(&fleet.phones[0])).await.status < 300);
+    gateway.wait_for("the quarantine", async |gateway| gateway.states("quarantine").await == 1).await;
+    let kept = replica(&gateway).await;
+    assert!(kept["problem"].as_str().is_some_and(|text| text.contains("min_verification is \"signed\"")), "{kept}");
+    let released = gateway.admin("POST", &format!("/admin/replicas/{}/release", kept["id"]), Some(&json!({}))).await;
+    assert_eq!((released.status, &released.json()["error"]["code"]), (409, &json!("not_verified")));
+    assert_eq!(gateway.metric("huntgroup_quarantine_total", "").await, 0.0);
+    // An operator who adds it vouches for it.
+    let added =
+        gateway.admin("POST", "/admin/replicas", Some(&json!({"url": fleet.phones[0].url(), "slots": 1}))).await;
+    assert!(added.status < 300, "{}", added.text());
+    gateway.wait_ready(1).await;
+}

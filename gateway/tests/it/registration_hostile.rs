@@ -1,0 +1,213 @@
+//! Announcements that lie, repeat, or flood: nothing of the pool changes by them.
+
+use fakephone::SigningKey;
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Fleet, Gateway, phone},
+    registration::{TOKEN, actions, callback, count, gateway, now_ms, replica, say, sign, sign_at, started},
+};
+
+const MIB: f64 = 1_048_576.0;
+
+async fn code(gateway: &Gateway, key: Option<&SigningKey>, body: &Value) -> (u16, String) {
+    let reply = match key {
+        Some(key) => sign(gateway, key, body).await,
+        None => say(gateway, body).await,
+    };
+    (reply.status, reply.json()["error"]["code"].as_str().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn an_address_that_an_operator_could_not_add_is_not_announced_either() {
+    let config = "[registration]\ntoken = \"file:token\"\n[pool]\nurl_suffixes = [\"acu.run\", \"localhost\"]\n";
+    let gateway = Gateway::builder(config).strict().secret("token", TOKEN).start().await;
+    let before = actions(&gateway).await;
+    for url in [
+        "http://abc.acu.run",
+        "ftp://abc.acu.run",
+        "file:///etc/passwd",
+        "gopher://127.0.0.1:6379",
+        "https://127.0.0.1:9091",
+        "https://[::1]:9091",
+        "https://[::ffff:127.0.0.1]",
+        "https://169.254.169.254",
+        "https://2130706433",
+        "https://0x7f000001",
+        "https://0177.0.0.1",
+        "https://evil.example",
+        "https://acu.run.evil.example",
+        "https://notacu.run",
+        "https://abc.acu.run@evil.example",
+        "https://user:secret@abc.acu.run",
+        "https://abc.acu.run/../admin",
+        "https://abc.acu.run/v1",
+        "https://abc.acu.run?x=1",
+        "https://abc.acu.run#x",
+        "https://abc.acu.run:0",
+        "https://abc.acu.run:99999",
+        "https://abc.acu.run\\@evil.example",
+        "https://abc.acu.run\r\nHost: evil.example",
+        "https://abc .acu.run",
+        "https://\u{430}bc.acu.run",
+        "//abc.acu.run",
+        "abc.acu.run",
+        "javascript:alert(1)",
+    ] {
+        for shape in [json!({ "url": url }), json!({ "webUrl": url }), json!({ "data": { "url": url } })] {
+            let mut body = shape;
+            body["event"] = json!("started");
+            let reply = say(&gateway, &body).await;
+            assert_eq!((reply.status, &reply.json()["error"]["code"]), (400, &json!("url_not_allowed")), "{body}");
+            assert!(!reply.body.contains("secret"), "{}", reply.body);
+        }
+    }
+    assert_eq!((count(&gateway).await, actions(&gateway).await), (0, before));
+}
+
+#[tokio::test]
+async fn a_thousand_forged_replayed_and_silly_announcements_change_nothing() {
+    let fleet = Fleet::of(1, &phone(1, 100.0)).await;
+    let gateway = gateway(&fleet, "").await;
+    let (key, forger) = (SigningKey::from_seed(1), SigningKey::from_seed(2));
+    let body = started(&fleet.phones[0]).to_string();
+    let headers = key.headers(&now_ms().to_string(), "captured-nonce", body.as_bytes());
+    let callback = callback(gateway.admin);
+    let first = fakephone::call(&callback, &headers, body.as_bytes()).await.expect("an answer");
+    assert_eq!(first.status, 201, "{first:?}");
+    gateway.wait_ready(1).await;
+    gateway.wait_known().await;
+    let id = first.json()["id"].clone();
+    let shown = async || {
+        let replica = replica(&gateway, &id).await;
+        ["url", "name", "public_key", "verification", "announced_at", "stated"].map(|field| replica[field].clone())
+    };
+    let (before, trail) = (shown().await, actions(&gateway).await);
+    let memory = gateway.metric("process_resident_memory_bytes", "").await;
+    let (mut refused, deep) = (0, "[".repeat(15_000));
+    for n in 0..200_u64 {
+        let stolen = json!({ "event": "started", "url": format!("https://evil-{n}.acu.run") }).to_string();
+        let mut forged = forger.headers(&now_ms().to_string(), &format!("forged-{n:08}"), stolen.as_bytes());
+        forged[0].1 = key.public();
+        let late = key.headers(&(now_ms() - 120_000).to_string(), &format!("late-{n:08}"), stolen.as_bytes());
+        let early = key.headers(&(now_ms() + 120_000).to_string(), &format!("early-{n:08}"), stolen.as_bytes());
+        let calls = [
+            (headers.clone(), body.as_str(), 409),
+            (headers.clone(), stolen.as_str(), 403),
+            (forged, stolen.as_str(), 403),
+            (late, stolen.as_str(), 403),
+            (early, stolen.as_str(), 403),
+            (vec![], deep.as_str(), 400),
+            (vec![], "{\"event\":\"started\",\"url\":17}", 400),
+        ];
+        for (headers, body, status) in calls {
+            let reply = fakephone::call(&callback, &headers, body.as_bytes()).await.expect("an answer");
+            assert_eq!(reply.status, status, "{n}: {reply:?}");
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, 1_400);
+    let large = fakephone::call(&callback, &[], &vec![b' '; 17 << 10]).await.expect("an answer");
+    assert_eq!(large.status, 413);
+    assert_eq!((shown().await, actions(&gateway).await, count(&gateway).await), (before, trail, 1));
+    let grown = (gateway.metric("process_resident_memory_bytes", "").await - memory) / MIB;
+    assert!(grown < 16.0, "{grown:.1} MiB for {refused} refused calls");
+    let lines = gateway.log().matches("a phone's call was refused").count();
+    assert!((1..100).contains(&lines), "{lines} lines for {refused} refused calls");
+}
+
+#[tokio::test]
+async fn a_token_alone_moves_no_phone_that_signs_and_takes_no_place_of_one() {
+    let fleet = Fleet::of(3, &phone(1, 100.0)).await;
+    let gateway = gateway(&fleet, "").await;
+    let (key, other) = (SigningKey::from_seed(1), SigningKey::from_seed(2));
+    let at = |index: usize| json!({ "event": "started", "url": fleet.phones[index].url(), "deployment": "job:1", "processor": "5Fphone" });
+    let first = sign(&gateway, &key, &at(0)).await;
+    assert_eq!(first.status, 201, "{first:?}");
+    gateway.wait_ready(1).await;
+    let trail = actions(&gateway).await;
+    // By its place, by the token alone and by another key.
+    assert_eq!(code(&gateway, None, &at(1)).await, (409, "signature_needed".into()));
+    assert_eq!(code(&gateway, Some(&other), &at(1)).await, (409, "taken".into()));
+    // By its address.
+    let hijack = json!({ "event": "started", "url": fleet.phones[0].url(), "replica": { "slots": 9 } });
+    assert_eq!(code(&gateway, Some(&other), &hijack).await, (409, "taken".into()));
+    assert_eq!(code(&gateway, None, &hijack).await, (200, String::new()), "known, and nothing more");
+    for event in ["leaving", "error", "heartbeat"] {
+        let mut body = at(0);
+        body["event"] = json!(event);
+        assert_eq!(code(&gateway, None, &body).await, (409, "signature_needed".into()), "{event}");
+    }
+    let shown = replica(&gateway, &first.json()["id"]).await;
+    assert_eq!((&shown["url"], &shown["stated"]["slots"]), (&json!(fleet.phones[0].url()), &Value::Null));
+    assert_eq!((actions(&gateway).await, count(&gateway).await), (trail, 1));
+}
+
+#[tokio::test]
+async fn an_older_signed_announcement_never_moves_a_phone_back_not_even_after_a_restart() {
+    let fleet = Fleet::of(2, &phone(1, 100.0)).await;
+    let mut gateway = gateway(&fleet, "").await;
+    let key = SigningKey::from_seed(1);
+    let at = now_ms();
+    let id = sign_at(&gateway, &key, at - 20_000, &started(&fleet.phones[0])).await.json()["id"].clone();
+    assert_eq!(sign_at(&gateway, &key, at, &started(&fleet.phones[1])).await.json()["outcome"], "moved");
+    let old = sign_at(&gateway, &key, at - 10_000, &started(&fleet.phones[0])).await;
+    assert_eq!((old.status, &old.json()["error"]["code"]), (409, &json!("older_announcement")));
+    gateway.child.kill().expect("the process runs");
+    gateway.exited().await;
+    gateway.restart().await;
+    // Its nonces are forgotten with the process; what was signed last is not.
+    for before in [20_000, 10_000, 0] {
+        let again = sign_at(&gateway, &key, at - before, &started(&fleet.phones[0])).await;
+        assert_eq!(again.status, 409, "{before} ms before: {again:?}");
+    }
+    let leaving = sign_at(&gateway, &key, at - 10_000, &json!({ "event": "leaving" })).await;
+    assert_eq!(leaving.status, 409, "{leaving:?}");
+    assert_eq!(replica(&gateway, &id).await["url"], json!(fleet.phones[1].url()));
+    let newer = sign(&gateway, &key, &started(&fleet.phones[0])).await;
+    assert_eq!(newer.json()["outcome"], "moved", "{newer:?}");
+}
+
+#[tokio::test]
+async fn a_flood_of_new_phones_is_stopped_at_the_rate_and_known_ones_are_not() {
+    let fleet = Fleet::of(1, &phone(1, 100.0)).await;
+    let gateway = gateway(&fleet, "max_new_per_minute = 5\n").await;
+    let known = started(&fleet.phones[0]);
+    assert_eq!(say(&gateway, &known).await.status, 201);
+    let mut taken = 0;
+    for n in 0..50 {
+        let reply = say(&gateway, &json!({ "event": "started", "url": format!("https://p{n}.invalid") })).await;
+        taken += usize::from(reply.status == 201);
+        assert!(reply.status == 201 || reply.status == 429, "{reply:?}");
+    }
+    assert!(taken < 10, "{taken} of 50 came through");
+    assert_eq!(say(&gateway, &known).await.status, 200);
+    assert!(gateway.metric("huntgroup_registrations_total", "outcome=\"refused_rate\"").await >= 40.0);
+}
+
+#[tokio::test]
+async fn guessing_the_token_is_stopped_locks_no_operator_out_and_the_token_is_nowhere_to_be_read() {
+    let fleet = Fleet::of(1, &phone(1, 100.0)).await;
+    let gateway = gateway(&fleet, "").await;
+    let body = started(&fleet.phones[0]).to_string();
+    assert_eq!(say(&gateway, &json!({ "event": "started", "url": TOKEN })).await.status, 400);
+    assert_eq!(say(&gateway, &started(&fleet.phones[0])).await.status, 201);
+    let guess = async |n: u32| {
+        let url = format!("http://127.0.0.1:{}/admin/register?token=guess-{n:016}", gateway.admin);
+        fakephone::call(&url, &[], body.as_bytes()).await.expect("an answer")
+    };
+    for n in 0..20 {
+        assert_eq!(guess(n).await.status, 401);
+    }
+    assert_eq!(guess(20).await.status, 429);
+    assert_eq!(
+        say(&gateway, &started(&fleet.phones[0])).await.status,
+        200,
+        "phones behind the same address are not locked out"
+    );
+    assert_eq!(count(&gateway).await, 1, "operators are not locked out");
+    let audit = gateway.admin("GET", "/admin/audit?limit=999", None).await.text();
+    let list = gateway.admin("GET", "/admin/replicas", None).await.text();
+    let seen = format!("{}{audit}{list}", gateway.log());
+    assert!(!seen.contains(TOKEN) && !seen.contains("guess-0000"), "{seen}");
+}
