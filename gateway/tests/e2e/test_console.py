@@ -275,8 +275,25 @@ def test_what_is_absent_has_no_card(browser, stand):
     assert page.locator(".card:visible").count() == 0
     page = browser.open(stand(scenes.healthy()).url)
     assert "8 ACU a day" in see(page, "#cost", "The pool now").inner_text()
-    assert "more phones: 33 now, 41 wanted. 8 typical more" in see(page, "#advice", "qwen3.5-9b").inner_text()
+    advice = see(page, "#advice", "qwen3.5-9b")
+    assert advice.locator("strong").first.inner_text() == "more phones: 33 now, 41 wanted; 8 typical more"
     assert "24 % of the ready slots" in see(page, "#deployments", "ends in").inner_text()
+
+
+def test_the_reasons_of_an_advice_stay_open_while_it_changes(browser, stand):
+    scene = scenes.healthy()
+    page = browser.open(stand(scene).url)
+    why = see(page, "#advice details")
+    assert "first token within 2 s" not in page.locator("#advice").inner_text(), "reasons are for those who ask"
+    why.locator("summary").click()
+    assert "first token within 2 s" in page.locator("#advice").inner_text()
+    scene.advice["data"][0].update(wanted=42, reasons=["87 % of interactive requests had their first token within 2 s, 95 % are promised"])
+    scene.say("advice", scene.advice)
+    see(page, "#advice strong", "42 wanted")
+    assert see(page, "#advice details[open] li", "87 %").is_visible()
+    # A model about which there is nothing to say has nothing to open.
+    assert page.locator("#advice details:visible").count() == 1
+    assert_untroubled(page)
 
 
 # --- the token ---

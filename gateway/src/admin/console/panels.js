@@ -185,15 +185,25 @@ export function drawCost({ cost }) {
 
 const WANTED = { more: "more phones", fewer: "fewer would do", enough: "enough", unattainable: "out of reach" };
 
+/** What is wanted of a model, in one line. */
+function wantedOf({ verdict, now, wanted, kinds, confidence }) {
+  const ways = (kinds ?? []).map((kind) => `${number(kind.phones)} ${kind.kind} more`).join(" or ");
+  return [`${own(WANTED, verdict) ?? String(verdict)}: ${number(now?.phones)} now, ${number(wanted)} wanted`, ways, confidence === "low" ? "few requests to judge by" : ""]
+    .filter(Boolean).join("; ");
+}
+
 export function drawAdvice({ advice }) {
   const models = (advice?.data ?? []).filter((one) => one.verdict !== "unknown").slice(0, 12);
-  const waysOf = (one) => (one.kinds ?? []).map((kind) => `${number(kind.phones)} ${kind.kind} more`).join(" or ");
-  card("advice", models.map((one) => [
-    one.model,
-    [
-      `${own(WANTED, one.verdict) ?? String(one.verdict)}: ${number(one.now?.phones)} now, ${number(one.wanted)} wanted`, waysOf(one),
-      one.confidence === "low" ? "few requests to judge by" : "", ...(one.reasons ?? []).slice(0, 3),
-    ].filter(Boolean).join(". ").replaceAll("..", "."),
-    one.verdict === "more" || one.verdict === "unattainable",
-  ]), models.length ? `From the requests of the last ${length(advice.window_s)}.` : "");
+  const card = byId("advice");
+  card.hidden = models.length === 0;
+  const create = ({ model }) => h("div", {}, h("dt", {}, model), h("dd", {}, h("strong", {}), h("details", {}, h("summary", {}, "Why"), h("ul", {}))));
+  keyed(card.querySelector("dl"), models, (one) => one.model, create, (line, one) => {
+    const [wanted, why] = line.lastElementChild.children;
+    setText(wanted, wantedOf(one));
+    setAttribute(wanted, "class", one.verdict === "more" || one.verdict === "unattainable" ? "alarm" : null);
+    const reasons = one.reasons ?? [];
+    why.hidden = reasons.length === 0;
+    keyed(why.lastElementChild, reasons, (reason) => reason, () => h("li", {}), setText);
+  });
+  setText(card.querySelector(".note"), models.length ? `From the requests of the last ${length(advice.window_s)}.` : "");
 }
