@@ -18,14 +18,14 @@ use super::{
     paths(
         console::page, console::icon, console::file,
         replicas::list, replicas::add, import::import, replicas::get, replicas::amend, replicas::remove, replicas::drain,
-        replicas::undrain, replicas::release, deployments::list, register::register, chain::get,
+        replicas::undrain, replicas::release, deployments::list, register::register, register::refused, chain::get,
         keys::list, keys::create, keys::revoke, batches::list, batches::get, batches::cancel,
         requests::list, requests::cancel, explain::explain, queue::list, advice::show, cost::cost,
         events::events, watch::watch, watch::history,
         audit::list, reload::reload, openapi, health::metrics, health::healthz, health::readyz,
     ),
     components(schemas(form::ModelsForm, view::ErrorView, view::ErrorBody, watch::PoolNow, watch::Delta, watch::Totals,
-        watch::QueueNow, watch::RequestsNow, watch::BatchesNow, watch::PointView, watch::EventsNow, watch::EventNow)),
+        watch::QueueNow, watch::RegistrationNow, watch::RequestsNow, watch::BatchesNow, watch::PointView, watch::EventsNow, watch::EventNow)),
     tags(
         (name = "replicas", description = "Phones that serve a model"),
         (name = "keys", description = "Tenants' API keys"),

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     fleet::Amendment,
-    registration::{Message, Refusal, Registrar, Taken},
+    registration::{Message, Refusal, Refused, Registrar, Taken},
 };
 
 /// Where phones call.
@@ -69,7 +69,7 @@ impl IntoResponse for Refusal {
         let status = StatusCode::from_u16(self.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let kind = if status.is_server_error() { "server_error" } else { "invalid_request_error" };
         let body = json!({
-            "error": { "message": self.to_string(), "type": kind, "param": null, "code": self.code() }
+            "error": { "message": self.to_string(), "type": kind, "param": self.field(), "code": self.code() }
         });
         let mut response = (status, Json(body)).into_response();
         if let Some(wait) = self.retry_after() {
@@ -128,20 +128,101 @@ async fn take(registrar: &Registrar, peer: IpAddr, request: Request) -> Result<T
     registrar.take(&admitted, &headers, &body, &message, stated).await
 }
 
-/// What `replica` may hold.
-const STATED: &str = "an object of models, slots, context_tokens, api_key, dialect, labels, expires_at, cost_acu_per_day, prefill_rate \
-                      and decode_rate, each of the type that it has in POST /admin/replicas, and nothing else";
+/// What `replica` may hold, and the path of each in messages.
+const FIELDS: [(&str, &str); 10] = [
+    ("models", "replica.models"),
+    ("slots", "replica.slots"),
+    ("context_tokens", "replica.context_tokens"),
+    ("api_key", "replica.api_key"),
+    ("dialect", "replica.dialect"),
+    ("labels", "replica.labels"),
+    ("expires_at", "replica.expires_at"),
+    ("cost_acu_per_day", "replica.cost_acu_per_day"),
+    ("prefill_rate", "replica.prefill_rate"),
+    ("decode_rate", "replica.decode_rate"),
+];
 
 /// What a phone states about its replica: as an operator may, but for its name, which is the operator's.
+///
+/// # Errors
+/// The first field that is wrong, or what else `replica` holds. Never repeats it: the reader's own words would.
 fn stated(replica: serde_json::Value) -> Result<Amendment, Refusal> {
-    let refuse = |error: String| Refusal::Stated(error);
-    // Not the reader's own words: they repeat what was sent.
-    let form: AmendReplica = serde_json::from_value(replica).map_err(|_| refuse(STATED.into()))?;
-    let amendment = form.stated.read().map_err(|error| refuse(error.to_string()))?;
-    if amendment.name.is_some() {
-        return Err(refuse("name is the operator's to give".into()));
+    let refuse = |field, why: String| Err(Refusal::Stated { field, why });
+    let serde_json::Value::Object(fields) = &replica else {
+        return refuse("replica", "must be an object".into());
+    };
+    if fields.contains_key("name") {
+        return refuse("replica.name", "is the operator's to give".into());
     }
-    Ok(amendment)
+    for (name, value) in fields {
+        let Some((_, path)) = FIELDS.iter().find(|(known, _)| known == name) else {
+            let known = FIELDS.map(|(known, _)| known).join(", ");
+            return refuse("replica", format!("holds something that it may not; it may hold {known}"));
+        };
+        let alone = serde_json::Value::Object([(name.clone(), value.clone())].into_iter().collect());
+        let Ok(form) = serde_json::from_value::<AmendReplica>(alone) else {
+            return refuse(path, "is not of the type, or in the range, that it has in POST /admin/replicas".into());
+        };
+        if let Err(error) = form.stated.read() {
+            return refuse(path, error.to_string());
+        }
+    }
+    let whole = serde_json::from_value::<AmendReplica>(replica).ok().and_then(|form| form.stated.read().ok());
+    whole.map_or_else(|| refuse("replica", "can't be read".into()), Ok)
+}
+
+/// Refused calls.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RefusedList {
+    /// Always `list`.
+    object: &'static str,
+    /// The latest first, at most 20.
+    data: Vec<RefusedView>,
+}
+
+/// Calls that were refused for the same reason. It is in the gateway's words; nothing of it was sent by a phone, but for numbers.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RefusedView {
+    /// Why, as the phones were answered: `error.code`.
+    reason: &'static str,
+    /// The field of the body, or the header, that was wrong; null: it is not one alone.
+    field: Option<&'static str>,
+    /// What was wrong, and what would be right.
+    message: String,
+    /// The address that called last.
+    peer: String,
+    /// How many there were since the start of the process.
+    count: u64,
+    /// The first, in seconds since 1970.
+    first_at: f64,
+    /// The last, in seconds since 1970.
+    last_at: f64,
+}
+
+impl From<Refused> for RefusedView {
+    fn from(refused: Refused) -> Self {
+        Self {
+            reason: refused.code,
+            field: refused.field,
+            message: refused.message,
+            peer: refused.peer.to_string(),
+            count: refused.count,
+            first_at: refused.first_ms as f64 / 1e3,
+            last_at: refused.last_ms as f64 / 1e3,
+        }
+    }
+}
+
+/// The latest first.
+pub(super) fn refused_now(registrar: &Registrar) -> Vec<RefusedView> {
+    registrar.refused().into_iter().map(RefusedView::from).collect()
+}
+
+/// Which phones' announcements were refused lately, and why: the last 20 kinds of refusals since the start of the process.
+#[utoipa::path(get, path = "/admin/registrations/refused", tag = "replicas",
+    responses((status = 200, description = "The latest first", body = RefusedList)))]
+pub(super) async fn refused(State(registrar): State<Arc<Registrar>>) -> Json<RefusedList> {
+    Json(RefusedList { object: "list", data: refused_now(&registrar) })
 }
 
 /// The listener that knows this route and nothing else.
@@ -159,4 +240,31 @@ async fn door(ConnectInfo(peer): ConnectInfo<SocketAddr>, mut request: Request, 
     let mut response = to_its_end(next.run(request)).await;
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_statement_names_its_field_and_repeats_nothing_of_it() {
+        for (replica, field, word) in [
+            (json!({"slots": 0}), "replica.slots", "from 1 to 1024, not 0"),
+            (json!({"slots": 70_000}), "replica.slots", "range"),
+            (json!({"slots": "secret"}), "replica.slots", "type"),
+            (json!({"models": "secret"}), "replica.models", "type"),
+            (json!({"models": ["\u{1b}[2J"]}), "replica.models", "control character"),
+            (json!({"labels": {"secret": 7}}), "replica.labels", "type"),
+            (json!({"decode_rate": -1}), "replica.decode_rate", "from 0.01"),
+            (json!({"name": "secret"}), "replica.name", "operator's"),
+            (json!({"secret": 1}), "replica", "it may hold models, slots"),
+            (json!([1]), "replica", "object"),
+        ] {
+            let refusal = stated(replica.clone()).unwrap_err();
+            assert_eq!(refusal.field(), Some(field), "{replica}");
+            let text = refusal.to_string();
+            assert!(text.starts_with(field) && text.contains(word) && !text.contains("secret"), "{replica}: {text}");
+        }
+        assert!(stated(json!({"slots": 4, "models": ["a"], "labels": null})).is_ok());
+    }
 }

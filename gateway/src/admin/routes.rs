@@ -37,6 +37,7 @@ routes! {
     "/admin/replicas/{id}/release" { post => replicas::release }
     "/admin/deployments" { get => deployments::list }
     "/admin/register" { post => register::register [register::MAX_BODY] }
+    "/admin/registrations/refused" { get => register::refused }
     "/admin/keys" { get => keys::list, post => keys::create }
     "/admin/keys/{id}" { delete => keys::revoke }
     "/admin/batches" { get => batches::list }

@@ -7,6 +7,7 @@
 //! | `replay` | [`replay::Book`]: that it was not said before |
 //! | `refusal` | [`Refusal`]: every way to say no |
 //! | `quiet` | refusals in the log, few however many there are |
+//! | `refused` | [`Refused`]: the last kinds of refusals, for operators |
 //!
 //! A call is cheap until it has shown the token: before that its body is not read. What a phone says is believed as far as it is
 //! verified, and what it may change is decided in `fleet` (`identity`). How many changes phones make in a minute is bounded there as
@@ -15,6 +16,7 @@
 mod parse;
 mod quiet;
 mod refusal;
+mod refused;
 mod replay;
 mod signature;
 
@@ -30,10 +32,11 @@ use store::{By, ReplicaSource, UnixMillis, Verification};
 pub use self::{
     parse::{FormError, Message, Word},
     refusal::Refusal,
+    refused::Refused,
     replay::ReplayError,
     signature::SignatureError,
 };
-use self::{quiet::Quiet, replay::Book, signature::Signed};
+use self::{quiet::Quiet, refused::Ring, replay::Book, signature::Signed};
 use crate::{
     auth::FailedLogins,
     clock,
@@ -66,6 +69,7 @@ pub struct Registrar {
     failed: FailedLogins,
     book: Mutex<Book>,
     quiet: Quiet,
+    refused: Ring,
 }
 
 impl Registrar {
@@ -82,6 +86,7 @@ impl Registrar {
             failed: FailedLogins::default(),
             book: Mutex::default(),
             quiet: Quiet::default(),
+            refused: Ring::default(),
         }
     }
 
@@ -215,7 +220,12 @@ impl Registrar {
         }
     }
 
-    /// Counts how a call ended, and logs a refusal unless many are.
+    /// The last kinds of refused calls, the latest first.
+    pub fn refused(&self) -> Vec<Refused> {
+        self.refused.latest()
+    }
+
+    /// Counts how a call ended, keeps a refusal for operators, and logs it unless many are.
     pub fn account(&self, peer: IpAddr, ended: &Result<Taken, Refusal>) {
         let outcome = match ended {
             Ok(taken) => taken.outcome,
@@ -223,7 +233,10 @@ impl Registrar {
         };
         self.telemetry.registration(outcome);
         match ended {
-            Err(refusal) => self.quiet.refused(peer, refusal),
+            Err(refusal) => {
+                self.refused.note(peer, refusal, clock::unix_ms());
+                self.quiet.refused(peer, refusal);
+            }
             Ok(Taken { replica, outcome }) => {
                 let replica = replica.as_ref().map(|replica| &*replica.label);
                 tracing::debug!(%peer, replica, outcome, "a phone called");

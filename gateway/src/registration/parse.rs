@@ -50,6 +50,22 @@ pub enum FormError {
     ReportValue(#[from] ReportError),
 }
 
+impl FormError {
+    /// The field that is wrong; `None`: it is the body.
+    pub fn field(&self) -> Option<&'static str> {
+        match self {
+            Self::NotJson => None,
+            Self::NoEvent => Some("event"),
+            Self::NoAddress => Some("url"),
+            Self::NotText(field) | Self::Name(field) => Some(field),
+            Self::HalfPlace => Some("deployment"),
+            Self::Report => Some("report"),
+            Self::ReportValue(ReportError::Battery) => Some("report.battery"),
+            Self::ReportValue(ReportError::Temperature) => Some("report.temperature"),
+        }
+    }
+}
+
 /// What an event means here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {

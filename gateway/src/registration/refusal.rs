@@ -29,8 +29,13 @@ pub enum Refusal {
     #[error(transparent)]
     Form(#[from] FormError),
     /// What it states about its replica.
-    #[error("replica: {0}")]
-    Stated(String),
+    #[error("{field} {why}")]
+    Stated {
+        /// What is wrong: `replica`, or a field of it.
+        field: &'static str,
+        /// Why, and what would be right.
+        why: String,
+    },
     /// Not by the holder of the key, or not now.
     #[error(transparent)]
     Signature(#[from] SignatureError),
@@ -47,7 +52,7 @@ impl Refusal {
     pub fn outcome(&self) -> &'static str {
         match self {
             Self::Off | Self::TooManyTries | Self::Token => "refused_token",
-            Self::TooLarge | Self::BodyLost | Self::Form(_) | Self::Stated(_) => "refused_form",
+            Self::TooLarge | Self::BodyLost | Self::Form(_) | Self::Stated { .. } => "refused_form",
             Self::Signature(SignatureError::NotNow) => "refused_replay",
             Self::Signature(_) => "refused_signature",
             Self::Replay(ReplayError::Seen) => "refused_replay",
@@ -70,7 +75,7 @@ impl Refusal {
             Self::TooManyTries | Self::Replay(ReplayError::Full) => 429,
             Self::Token => 401,
             Self::TooLarge => 413,
-            Self::BodyLost | Self::Form(_) | Self::Stated(_) => 400,
+            Self::BodyLost | Self::Form(_) | Self::Stated { .. } => 400,
             Self::Signature(_) => 403,
             Self::Replay(ReplayError::Seen) => 409,
             Self::Announce(error) => match error {
@@ -92,7 +97,7 @@ impl Refusal {
             Self::Off => "registration_off",
             Self::TooManyTries => "too_many_attempts",
             Self::Token => "invalid_registration_token",
-            Self::TooLarge | Self::BodyLost | Self::Form(_) | Self::Stated(_) => "invalid_registration",
+            Self::TooLarge | Self::BodyLost | Self::Form(_) | Self::Stated { .. } => "invalid_registration",
             Self::Signature(SignatureError::NotNow) => "not_now",
             Self::Signature(_) => "invalid_signature",
             Self::Replay(ReplayError::Seen) => "replayed",
@@ -107,6 +112,19 @@ impl Refusal {
                 AnnounceError::TooMany(_) => "too_many_registrations",
                 AnnounceError::Store(_) => "store_failed",
             },
+        }
+    }
+
+    /// The field of the body, or the header, that is wrong; `None`: it is not one alone.
+    pub fn field(&self) -> Option<&'static str> {
+        match self {
+            Self::Token => Some("token"),
+            Self::Form(error) => error.field(),
+            Self::Stated { field, .. } => Some(field),
+            Self::Signature(error) => error.header(),
+            Self::Replay(ReplayError::Seen) => Some("X-Nonce"),
+            Self::Announce(AnnounceError::Url(_)) => Some("url"),
+            _ => None,
         }
     }
 

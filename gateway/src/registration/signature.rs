@@ -60,6 +60,19 @@ pub enum SignatureError {
     Wrong,
 }
 
+impl SignatureError {
+    /// The header that is wrong.
+    pub fn header(self) -> Option<&'static str> {
+        match self {
+            Self::Incomplete(header) => Some(header),
+            Self::Key => Some("X-PublicKey"),
+            Self::Signature | Self::Wrong => Some("X-Signature"),
+            Self::Timestamp | Self::NotNow => Some("X-Timestamp"),
+            Self::Nonce => Some("X-Nonce"),
+        }
+    }
+}
+
 /// What a valid signature says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Signed {

@@ -4,7 +4,7 @@ use fakephone::SigningKey;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Fleet, Gateway, phone},
+    harness::{Client, Fleet, Gateway, phone},
     registration::{TOKEN, actions, callback, count, gateway, now_ms, replica, say, sign, sign_at, started},
 };
 
@@ -208,6 +208,46 @@ async fn guessing_the_token_is_stopped_locks_no_operator_out_and_the_token_is_no
     assert_eq!(count(&gateway).await, 1, "operators are not locked out");
     let audit = gateway.admin("GET", "/admin/audit?limit=999", None).await.text();
     let list = gateway.admin("GET", "/admin/replicas", None).await.text();
-    let seen = format!("{}{audit}{list}", gateway.log());
+    let refused = gateway.admin("GET", "/admin/registrations/refused", None).await.text();
+    let seen = format!("{}{audit}{list}{refused}", gateway.log());
     assert!(!seen.contains(TOKEN) && !seen.contains("guess-0000"), "{seen}");
+}
+
+#[tokio::test]
+async fn operators_see_what_was_refused_by_kind_with_the_field_that_was_wrong() {
+    let fleet = Fleet::of(1, &phone(1, 100.0)).await;
+    let gateway = gateway(&fleet, "").await;
+    let refused = async || gateway.admin("GET", "/admin/registrations/refused", None).await.json()["data"].clone();
+    assert_eq!(refused().await, json!([]));
+    let with = |stated: Value| json!({ "event": "started", "url": fleet.phones[0].url(), "replica": stated });
+    for _ in 0..3 {
+        let reply = say(&gateway, &with(json!({ "slots": 0 }))).await;
+        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("replica.slots")), "{reply:?}");
+    }
+    // Neither a terminal nor a page is moved by what is refused.
+    let markup = "<img src=x>\u{1b}[2J";
+    let forged = json!({ "event": "started", "url": format!("https://a.acu.run/{markup}"), "deployment": markup });
+    say(&gateway, &forged).await;
+    say(&gateway, &with(json!({ markup: markup }))).await;
+    let wrong = format!("http://127.0.0.1:{}/admin/register?token=%3Cimg%1B", gateway.admin);
+    fakephone::call(&wrong, &[], b"{}").await.expect("an answer");
+    let list = refused().await;
+    let kinds = list.as_array().expect("a list").iter().map(|kind| json!([kind["field"], kind["count"]]));
+    let kinds: Vec<_> = kinds.collect();
+    assert_eq!(json!(kinds), json!([["token", 1], ["replica", 1], ["deployment", 1], ["replica.slots", 3]]));
+    let slots = &list[3];
+    assert_eq!(
+        (&slots["reason"], &slots["peer"], &slots["message"]),
+        (&json!("invalid_registration"), &json!("127.0.0.1"), &json!("replica.slots must be from 1 to 1024, not 0"))
+    );
+    assert!(
+        slots["first_at"].as_f64() <= slots["last_at"].as_f64() && slots["first_at"].as_f64() > Some(1e9),
+        "{slots}"
+    );
+    let text = list.to_string();
+    assert!(!text.contains("img") && !text.contains("u001b"), "{text}");
+    let mut feed = Client::connect(gateway.admin).await.send("GET", "/admin/watch", &[], None).await;
+    assert!(
+        feed.read_until("event: registration\ndata: {\"refused\":[{\"reason\":\"invalid_registration_token\"").await
+    );
 }

@@ -53,8 +53,19 @@ async fn a_reader_gets_everything_and_then_what_changes() {
     let mut feed = watch(&gateway).await;
     let order: Vec<String> =
         feed.seen().lines().filter_map(|line| line.strip_prefix("event: ")).map(str::to_owned).collect();
-    let parts =
-        ["pool", "totals", "queue", "requests", "batches", "history", "advice", "cost", "deployments", "events"];
+    let parts = [
+        "pool",
+        "totals",
+        "queue",
+        "requests",
+        "batches",
+        "history",
+        "advice",
+        "cost",
+        "deployments",
+        "registration",
+        "events",
+    ];
     assert_eq!((order[0].as_str(), &order[1..]), ("hello", &parts.map(str::to_owned)[..]));
     let hello = last(&feed, "hello");
     assert_eq!((&hello["admin_token_needed"], hello["instance"].as_str().map(str::len)), (&json!(false), Some(16)));

@@ -34,7 +34,8 @@ use self::board::{Board, written};
 pub(super) use self::{
     sampler::run,
     view::{
-        BatchesNow, Delta, EventNow, EventsNow, Hello, HistoryView, PointView, PoolNow, QueueNow, RequestsNow, Totals,
+        BatchesNow, Delta, EventNow, EventsNow, Hello, HistoryView, PointView, PoolNow, QueueNow, RegistrationNow,
+        RequestsNow, Totals,
     },
 };
 use super::{MAX_EVENT_READERS, Shared, answer::AdminError, view::ErrorView};
@@ -90,8 +91,8 @@ impl Watch {
 }
 
 /// Everything at once, and then what changes, at most once a second. `hello`, then `pool`, `totals`, `queue`, `requests`,
-/// `batches`, `history`, `advice`, `cost`, `deployments` and `events`, whole; then `delta`, `point` and `event`, and whatever of `totals`,
-/// `queue`, `requests`, `batches`, `advice`, `cost` and `deployments` is different. A reader that is too slow is given all of them whole again.
+/// `batches`, `history`, `advice`, `cost`, `deployments`, `registration` and `events`, whole; then `delta`, `point` and `event`, and whatever of `totals`,
+/// `queue`, `requests`, `batches`, `advice`, `cost`, `deployments` and `registration` is different. A reader that is too slow is given all of them whole again.
 #[utoipa::path(get, path = "/admin/watch", tag = "process",
     responses((status = 200, description = "Server-sent events; the data of `hello`, the first", body = Hello, content_type = "text/event-stream"),
         (status = 503, description = "32 read already", body = ErrorView)))]

@@ -12,7 +12,7 @@ use super::{
     board::Changes,
     hour,
     look::{Calendar, batches, look},
-    view::{EventNow, EventsNow, PointView, ReplicaNow},
+    view::{EventNow, EventsNow, PointView, RegistrationNow, ReplicaNow},
 };
 use crate::{fleet::PoolEvent, shutdown::Stop};
 
@@ -31,11 +31,12 @@ struct Body {
 }
 
 /// Bodies that change slowly.
-const BODIES: [Body; 4] = [
+const BODIES: [Body; 5] = [
     Body { name: "batches", every: 5, body: |app| json(&batches(app)) },
     Body { name: "advice", every: 10, body: |app| json(&advice::list(app)) },
     Body { name: "cost", every: 10, body: |app| json(&CostView::of_a_day(&app.telemetry)) },
     Body { name: "deployments", every: 30, body: |app| json(&DeploymentList::now(app)) },
+    Body { name: "registration", every: 1, body: |app| json(&RegistrationNow::new(&app.registrar)) },
 ];
 
 /// Looks while anybody reads, until `stop`.

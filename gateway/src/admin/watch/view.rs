@@ -5,8 +5,11 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-use super::super::events::EventView;
-use crate::telemetry::Point;
+use super::super::{
+    events::EventView,
+    register::{RefusedView, refused_now},
+};
+use crate::{registration::Registrar, telemetry::Point};
 
 /// Longest text of a name, in letters.
 const MAX_TEXT: usize = 200;
@@ -353,6 +356,19 @@ pub(crate) struct BatchNow {
     pub(super) expires_in_s: u64,
     /// Why no line runs, though some could.
     pub(super) waits_for: Option<&'static str>,
+}
+
+/// `registration`: phones that announce themselves.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RegistrationNow {
+    /// What was refused, as `GET /admin/registrations/refused` has it: the latest first.
+    refused: Vec<RefusedView>,
+}
+
+impl RegistrationNow {
+    pub(super) fn new(registrar: &Registrar) -> Self {
+        Self { refused: refused_now(registrar) }
+    }
 }
 
 /// `history`, and `GET /admin/history`: the last hour.
