@@ -154,6 +154,8 @@ def test_userinfo(row, stage):
 def test_series_are_bounded(row, stage):
     gateway = stage.gateway(stage.phones(1, model="tiny", slots=8))
     assert gateway.chat(max_tokens=1).status == 200 and gateway.chat(model="invented-0").status == 404
+    # A request is counted after its answer has gone out: the first refusal brings the series of all that follow.
+    eventually(lambda: gateway.metrics().sum("huntgroup_requests_total") >= 2, within=5, what="the records of both requests")
     before = len(gateway.metrics().samples)
     statuses = together(500, lambda i: gateway.chat(model=f"invented-{i}").status, workers=8)
     assert set(statuses) == {404}

@@ -24,12 +24,14 @@ const CLIENTS: usize = 100;
 const ROUNDS: usize = 4;
 const AT_ONCE: usize = 16;
 /// Signs of life come often enough to tell the phases by them; a request with a key ends soon after its last client, and its
-/// answer is not kept for long. Phones that break off answers stay in service.
+/// answer is not kept for long. Phones that break off answers stay in service. Nobody looks at capacity meanwhile: that takes a few
+/// megabytes once, when the first look happens to fall into a round.
 const CONFIG: &str = "[health]\ninterval = \"1s\"\ntimeout = \"1s\"\nsoft_failures = 100\nmin_success_share = 0.0\n\
                       penalty = \"100ms\"\npenalty_cap = \"1s\"\n\
                       [scheduler]\nmax_queued_per_slot = 100\nretry_share = 1.0\n\
                       [idempotency]\ngrace = \"300ms\"\nkeep = \"500ms\"\n\
-                      [streams]\nhead_after = \"0s\"\nkeepalive_interval = \"100ms\"\nkeepalive_json_after = \"100ms\"\n";
+                      [streams]\nhead_after = \"0s\"\nkeepalive_interval = \"100ms\"\nkeepalive_json_after = \"100ms\"\n\
+                      [capacity]\nevery = \"1h\"\n";
 /// What the process may grow by from the second round to the last, bytes: 20 KB for each client in between, less than a request
 /// takes with its body and its answer.
 const GROWTH: f64 = 4e6;
