@@ -133,3 +133,32 @@ async fn a_tunnels_page_takes_a_phone_out_and_its_going_brings_it_back() {
     fleet.phones[0].clear_fault();
     gateway.wait_for("the phone to come back", async |gateway| gateway.states("out").await == 0).await;
 }
+
+#[tokio::test]
+async fn after_a_restart_phones_that_are_not_there_are_out_for_a_reason_and_back_as_soon_as_they_are() {
+    let fleet = Fleet::of(3, &phone(2, 100.0)).await;
+    let mut gateway = Gateway::over(&fleet, EAGER).await;
+    gateway.signal(rustix::process::Signal::TERM);
+    gateway.exited().await;
+    fleet.phones[0].set_fault(Fault::Refuse);
+    fleet.phones[1].set_fault(Fault::BlackHole);
+    gateway.restart().await;
+    gateway.wait_for("two phones to be out", async |gateway| gateway.states("out").await == 2).await;
+    gateway.wait_ready(1).await;
+    let list = replicas(&gateway).await;
+    for (replica, reason, words) in
+        [(&list[0], "hard_failure", "no phone of this name"), (&list[1], "probe", "no answer in health.timeout")]
+    {
+        assert_eq!((&replica["state"], &replica["state_reason"]), (&json!("out"), &json!(reason)), "{replica}");
+        assert!(replica["problem"].as_str().is_some_and(|text| text.contains(words)), "{replica}");
+        let history = replica["history"].as_array().expect("a list");
+        assert_eq!((history.len(), &history[0]["from"]), (1, &json!("joining")), "{replica}");
+    }
+    assert!(gateway.chat(&chat("hello", false, 4)).await.is_whole("hello", 4), "the others work");
+    fleet.phones.iter().for_each(PhoneHandle::clear_fault);
+    gateway.wait_ready(3).await;
+    let ways = |replica: &Value| {
+        replica["history"].as_array().expect("a list").iter().map(|step| step["to"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(ways(&replicas(&gateway).await[0]), ["out", "ready"], "there is nothing to make good");
+}

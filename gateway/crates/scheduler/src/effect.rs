@@ -127,7 +127,7 @@ pub enum ReplicaState {
     Ready,
     /// One sign of trouble: still takes work, a probe is under way.
     Suspect,
-    /// Takes no work until its penalty is over and a probe succeeds.
+    /// Takes no work until a probe succeeds: after its penalty, or, if it was never reached, as soon as it is.
     Out,
     /// The probe succeeded: exactly one real request, then slot after slot.
     Probation,

@@ -13,6 +13,8 @@ pub(crate) enum Mark {
     Soft,
     /// Its relay is down: held, not judged.
     Relay,
+    /// It was never there: nothing to be made good, once it is.
+    Absent,
 }
 
 /// Something that says something about a replica.

@@ -6,6 +6,9 @@
 //! "busy reading a long prompt", "full", "loading" and "wrong key" are not errors that a pause cures.
 //! No verdict ever touches what already runs.
 //!
+//! A replica that joins and is not reached is out as well, with its reason, once that is no accident: it is looked at as often as
+//! before, and comes into service as one that joins. It has failed nobody, so there is no penalty.
+//!
 //! A replica that nobody vouches for is in quarantine until it has shown what it can do: alive as far as its probes go, and so
 //! worth waiting for, but without work. Whether it needs that is the driver's to know; it reports `Unproven` until then.
 //! No penalty outlives a quarantine: its questions are the probation.
@@ -200,6 +203,9 @@ impl Health {
             match self.state {
                 ReplicaState::Joining => self.enter(ReplicaState::Ready, ChangeReason::Probe, context),
                 ReplicaState::Quarantine => self.enter(ReplicaState::Ready, ChangeReason::Proven, context),
+                ReplicaState::Out if self.owes_nothing() => {
+                    self.enter(ReplicaState::Ready, ChangeReason::Probe, context);
+                }
                 _ => {}
             }
         }
@@ -235,7 +241,7 @@ impl Health {
     fn on_ready(&mut self, context: &mut Context<'_>) {
         self.failed_probes = 0;
         match self.state {
-            ReplicaState::Joining | ReplicaState::Quarantine if !context.models_known => {}
+            ReplicaState::Joining | ReplicaState::Quarantine | ReplicaState::Out if !context.models_known => {}
             ReplicaState::Quarantine => self.enter(ReplicaState::Ready, ChangeReason::Proven, context),
             ReplicaState::Joining | ReplicaState::Suspect | ReplicaState::Misconfigured => {
                 self.enter(ReplicaState::Ready, ChangeReason::Probe, context);
@@ -243,7 +249,7 @@ impl Health {
             ReplicaState::Loading if self.mark.is_none() => {
                 self.enter(ReplicaState::Ready, ChangeReason::Probe, context);
             }
-            ReplicaState::Out if self.mark == Some(Mark::Relay) => {
+            ReplicaState::Out if self.owes_nothing() => {
                 self.enter(ReplicaState::Ready, ChangeReason::Probe, context);
             }
             ReplicaState::Out if self.serving_penalty() => {}
@@ -296,6 +302,7 @@ impl Health {
             ReplicaState::Loading | ReplicaState::Quarantine if row < context.config.hard_failures => {
                 self.wants_probe = true;
             }
+            ReplicaState::Joining if row >= context.config.hard_failures => self.miss(why, context),
             ReplicaState::Ready
             | ReplicaState::Suspect
             | ReplicaState::Probation
@@ -309,6 +316,9 @@ impl Health {
 
     fn on_idle_timeout(&mut self, context: &mut Context<'_>) {
         self.timeouts += 1;
+        if self.state == ReplicaState::Joining && self.timeouts >= TIMEOUTS_SUSPECT {
+            return self.miss(ChangeReason::Probe, context);
+        }
         if !self.serves() || self.timeouts < TIMEOUTS_SUSPECT {
             return;
         }
@@ -363,6 +373,13 @@ impl Health {
         self.window.clear();
     }
 
+    /// It joined, and is not there: out, without a penalty. It is looked at again later.
+    fn miss(&mut self, why: ChangeReason, context: &Context<'_>) {
+        self.enter(ReplicaState::Out, why, context);
+        self.mark = Some(Mark::Absent);
+        (self.failed_probes, self.timeouts) = (0, 0);
+    }
+
     /// A state in which nothing happens without news must ask for news again.
     fn look_again_later(&mut self, context: &mut Context<'_>) {
         let waits_for_news = matches!(self.state, ReplicaState::Out | ReplicaState::Suspect);
@@ -373,7 +390,12 @@ impl Health {
 
     /// Out, and not yet to be looked at again.
     fn serving_penalty(&self) -> bool {
-        self.state == ReplicaState::Out && self.mark != Some(Mark::Relay) && self.probe_at.is_some()
+        self.state == ReplicaState::Out && !self.owes_nothing() && self.probe_at.is_some()
+    }
+
+    /// Whether it is out by no failure of its own.
+    fn owes_nothing(&self) -> bool {
+        matches!(self.mark, Some(Mark::Relay | Mark::Absent))
     }
 
     fn on_failure(&mut self, context: &Context<'_>) {
@@ -408,8 +430,9 @@ impl Health {
         self.why = why;
         self.allowed = 1;
         self.probe_at = None;
-        // A phone that loads its model after an ejection still owes the probation; after a hold it owes nothing.
-        let keeps = matches!(state, ReplicaState::Out | ReplicaState::Loading) && self.mark != Some(Mark::Relay);
+        // A phone that loads its model after an ejection still owes the probation; after a hold, or when it was
+        // never there, it owes nothing.
+        let keeps = matches!(state, ReplicaState::Out | ReplicaState::Loading) && !self.owes_nothing();
         self.mark = self.mark.filter(|_| keeps);
     }
 }

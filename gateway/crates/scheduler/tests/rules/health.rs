@@ -323,6 +323,62 @@ fn a_replica_joins_when_it_answers_and_its_models_are_known() {
     rig.place(request());
 }
 
+/// A replica that was told of, and nothing more: `models` known or not.
+fn joining(models_known: bool) -> Rig {
+    let mut rig = Rig::new(steady());
+    let models = if models_known { spec(2).models } else { Vec::new() };
+    rig.tell(Event::ReplicaUp { replica: ReplicaId(1), spec: ReplicaSpec { models, ..spec(2) } });
+    rig.heard();
+    rig
+}
+
+#[test]
+fn one_that_joins_and_is_not_reached_is_out_for_a_reason_and_serves_at_once_when_it_is_there() {
+    for (report, times, why) in [
+        (Report::Unreachable, 2, ChangeReason::HardFailure),
+        (Report::Failing, 2, ChangeReason::Probe),
+        (Report::TimedOut, 3, ChangeReason::Probe),
+    ] {
+        for models_known in [true, false] {
+            let mut rig = joining(models_known);
+            for _ in 1..times {
+                rig.report(1, report.clone());
+                assert_eq!(rig.state(1), ReplicaState::Joining, "{report:?}: it may be starting");
+            }
+            rig.report(1, report.clone());
+            assert_eq!(rig.changes(), [(1, ReplicaState::Out, why)], "{report:?}");
+            // As often as before, however often it is not there.
+            for _ in 0..20 {
+                rig.pass(seconds(5));
+                assert_eq!(rig.probes(), [1], "{report:?}");
+                rig.report(1, report.clone());
+            }
+            rig.report(1, Report::Ready);
+            if !models_known {
+                assert_eq!(rig.state(1), ReplicaState::Out, "nothing is known of what it serves");
+                rig.tell(Event::ReplicaUp { replica: ReplicaId(1), spec: spec(2) });
+            }
+            assert_eq!(rig.changes(), [(1, ReplicaState::Ready, ChangeReason::Probe)], "{report:?}");
+            assert_eq!(rig.view(1).usable_slots, 2, "it has failed nobody");
+            eject_hard(&mut rig);
+            assert_eq!(rig.view(1).penalty_until.expect("it is out").since(rig.now).as_secs(), 5, "its first penalty");
+        }
+    }
+}
+
+#[test]
+fn one_that_was_never_there_loads_and_proves_itself_like_one_that_joins() {
+    for (report, state) in [(Report::Loading, ReplicaState::Loading), (Report::Unproven, ReplicaState::Quarantine)] {
+        let mut rig = joining(true);
+        rig.report(1, Report::Unreachable);
+        rig.report(1, Report::Unreachable);
+        rig.report(1, report);
+        assert_eq!(rig.state(1), state);
+        rig.report(1, Report::Ready);
+        assert_eq!((rig.state(1), rig.view(1).usable_slots), (ReplicaState::Ready, 2));
+    }
+}
+
 #[test]
 fn loading_and_misconfigured_take_no_work_until_a_probe_says_otherwise() {
     for (outcome, state) in
