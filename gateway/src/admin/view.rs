@@ -333,7 +333,7 @@ impl ReplicaView {
             limit: (past.limited.level() != Limit::None)
                 .then(|| LimitView { level: past.limited.level().name(), reason: past.limited.reason.clone() }),
             report: past.report.as_ref().map(ReportView::from),
-            proven_at: replica.proven_ms.map(seconds),
+            proven_at: replica.proven.as_ref().map(|proof| seconds(proof.at.0)),
             ends_in_s: stated.expires_at.map(|end| end as f64 - crate::clock::unix().as_secs() as f64),
             added_at: past.added_ms / 1000,
             expires_at: stated.expires_at,

@@ -287,21 +287,25 @@ impl Fleet {
             return Err(AnnounceError::Full(max));
         }
         self.admit(said.source)?;
-        if let Some(at) = at.and_then(|at| self.replica(at.id)) {
-            let (by, record) = (said.by.clone(), at.record);
-            self.keep(move |store| store.remove_replica(by, record)).await?;
-            self.leave(&at, true);
-        }
         let mut stated = Stated::default();
         said.stated.apply(&mut stated);
-        let view = self.view.load_full();
-        let wanted = said.stated.name.clone().filter(|name| !view.label_is_taken(name, None));
-        let name = wanted.unwrap_or_else(|| free_name(&view, &url));
+        let mut others = View::clone(view);
+        at.iter().for_each(|at| others.remove(at.id));
+        let wanted = said.stated.name.clone().filter(|name| !others.label_is_taken(name, None));
+        let name = wanted.unwrap_or_else(|| free_name(&others, &url));
         let origin = Some(merged(None, &said, false));
         let (fields, api_key) = (stated.fields(), stated.secret());
         let new = NewReplica { url: url.to_string(), name, stated: fields, api_key, source: said.source, origin };
-        let by = said.by;
-        let put = self.keep(move |store| store.put_replica(by, new)).await?;
+        let (by, other) = (said.by, at.map(|at| at.record));
+        let put = self
+            .keep(move |store| match other {
+                Some(other) => store.put_replica_over(by, other, new),
+                None => store.put_replica(by, new),
+            })
+            .await?;
+        if let Some(at) = at.and_then(|at| self.replica(at.id)) {
+            self.leave(&at, true);
+        }
         Ok(Announced::New(self.take_over(put.record(), url)))
     }
 
@@ -314,12 +318,13 @@ impl Fleet {
         said: Announcement,
     ) -> Result<Announced, AnnounceError> {
         self.admit(said.source)?;
+        let is_same = is_the_same(known, &said);
         let new = restatement(view, known, url.to_string(), &said, false);
         let (by, record, other) = (said.by, known.record, at.map(|at| at.record));
         let put = self
             .keep(move |store| match other {
-                Some(other) => store.move_replica_over(by, record, other, new),
-                None => store.move_replica(by, record, new),
+                Some(other) => store.move_replica_over(by, record, other, new, is_same),
+                None => store.move_replica(by, record, new, is_same),
             })
             .await?;
         if let Some(at) = at.and_then(|at| self.replica(at.id)) {
@@ -367,6 +372,13 @@ impl Fleet {
             }
         }
     }
+}
+
+/// Whether an announcement was signed with the key by which the phone has been known: then it is the same phone wherever it is, and what it
+/// proved it has proved.
+fn is_the_same(known: &Replica, said: &Announcement) -> bool {
+    let signs = known.origin.verification >= Verification::Signed && said.signed_at.is_some();
+    signs && said.public_key.is_some() && known.origin.public_key == said.public_key
 }
 
 /// Whether this is more than what is known, beside that the phone announced itself again.

@@ -52,7 +52,7 @@ impl Fleet {
         };
         let record = known.record;
         if moves {
-            let put = self.keep(move |store| store.move_replica(by, record, new)).await?;
+            let put = self.keep(move |store| store.move_replica(by, record, new, false)).await?;
             self.settle(&known, put.record(), url);
         } else {
             let put = self.keep(move |store| store.put_replica(by, new)).await?;

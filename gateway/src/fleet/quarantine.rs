@@ -12,7 +12,7 @@ use std::{
 };
 
 use scheduler::{Event, ReplicaId, ReplicaState, Report, Timestamp};
-use store::{By, Speed, UnixMillis};
+use store::{By, Proof, Speed, StoreError, UnixMillis};
 use tokio::task::JoinSet;
 
 use super::{
@@ -23,7 +23,7 @@ use super::{
     finding::Finding,
     pool::Fleet,
     prior::names,
-    replica::Replica,
+    replica::{Replica, own_names},
     url::ReplicaUrl,
 };
 use crate::{auth::key::random_name, clock, config::Quarantined};
@@ -50,6 +50,8 @@ pub(super) struct Examined {
     id: ReplicaId,
     /// Where it was asked.
     url: ReplicaUrl,
+    /// The models that it served then, by its own names.
+    models: Option<Vec<String>>,
     outcome: Result<Measured, Unpassed>,
 }
 
@@ -93,7 +95,7 @@ impl Fleet {
             Quarantined::Registered => !is_stated_by_operator(replica.source),
             Quarantined::All => true,
         };
-        concerned && replica.proven_ms.is_none() && !replica.past().vouched
+        concerned && !replica.is_proven()
     }
 
     /// What keeps a replica in quarantine, and what to do about it.
@@ -117,14 +119,36 @@ impl Fleet {
         })
     }
 
-    /// Those that serve when more replicas come to need a proof are not taken out of service for it.
-    pub(super) fn vouch_for_serving(&self, before: Quarantined) {
-        if before == self.settings.load().quarantine.of {
-            return;
+    /// Keeps that replicas have shown what they can do by serving clients, of those that did not have to show it otherwise: whoever
+    /// serves when more replicas come to need a proof, or by a restart with other settings, is not taken out of service for
+    /// it. The caller holds `change`.
+    ///
+    /// # Errors
+    /// The store failed; then none is kept.
+    pub(super) async fn prove_by_service(&self, serves: impl Fn(&Replica) -> bool) -> Result<(), StoreError> {
+        let by = By { at: UnixMillis(clock::unix_ms()), who: "service".into() };
+        let owes = |replica: &Replica| replica.past().leaving || replica.is_proven() || self.is_unproven(replica);
+        let all = self.replicas();
+        let new: Vec<_> = all.into_iter().filter(|replica| serves(replica) && !owes(replica)).collect();
+        if new.is_empty() {
+            return Ok(());
         }
-        for replica in self.replicas() {
-            let serves = replica.takes_work();
-            replica.past().vouched |= serves;
+        let proofs = new.iter().map(|replica| (replica.record, replica.proof(by.at))).collect();
+        let records = self.keep(move |store| store.prove_replicas(by, proofs)).await?;
+        for (replica, record) in new.iter().zip(&records) {
+            self.take_over(record, replica.url.clone());
+        }
+        Ok(())
+    }
+
+    /// Keeps which replicas have given clients whole answers. A failure is no reason to stop anything: the next time may do.
+    pub(super) async fn keep_service(&self) {
+        let snapshot = self.dispatcher.snapshot();
+        let serves = snapshot.replicas.iter().filter(|view| view.outcomes.0 > 0 && view.takes_work());
+        let serves: HashSet<ReplicaId> = serves.map(|view| view.replica).collect();
+        let _changing = self.change.lock().await;
+        if let Err(error) = self.prove_by_service(|replica| serves.contains(&replica.id)).await {
+            tracing::warn!(%error, "which replicas have served is not kept");
         }
     }
 
@@ -156,6 +180,7 @@ impl Fleet {
             let warm_up_tokens = settings.quarantine.warm_up_tokens.min(context / 4);
             let (limit, model, routes) = (settings.quarantine.timeout, Arc::clone(&model.own), facts.routes);
             let upstream = Arc::clone(&self.upstream);
+            let models = own_names(&facts);
             exams.asked.insert(id);
             exams.running.spawn(async move {
                 let exam = Exam {
@@ -170,7 +195,7 @@ impl Fleet {
                     secrets: [first, second],
                 };
                 let outcome = examine(&exam).await;
-                Examined { id, url: replica.url.clone(), outcome }
+                Examined { id, url: replica.url.clone(), models, outcome }
             });
         }
     }
@@ -181,7 +206,7 @@ impl Fleet {
         examined: Result<Examined, tokio::task::JoinError>,
         exams: &mut Exams,
     ) -> Option<ReplicaId> {
-        let Examined { id, url, outcome } = match examined {
+        let Examined { id, url, models, outcome } = match examined {
             Ok(examined) => examined,
             Err(error) => {
                 // A bug, not the phone: its number is lost with the task. The next full probes want them again.
@@ -198,7 +223,8 @@ impl Fleet {
             Ok(measured) => {
                 let who = "quarantine";
                 let by = By { at: UnixMillis(clock::unix_ms()), who: who.into() };
-                if let Err(error) = self.prove(&replica, by).await {
+                let proof = Proof { at: by.at, models };
+                if let Err(error) = self.prove(&replica, by, proof).await {
                     tracing::warn!(replica = &*replica.label, %error, "its proof is not kept; it is asked again");
                     exams.wanted.by(id, clock::now() + AGAIN);
                     return None;
@@ -244,7 +270,8 @@ impl Fleet {
             return Err(ChangeError::Distrusted(self.quarantine_reason(&replica).unwrap_or_default()));
         }
         if self.is_to_be_asked(&replica) {
-            self.prove(&replica, by).await?;
+            let proof = replica.proof(by.at);
+            self.prove(&replica, by, proof).await?;
             tracing::info!(replica = &*replica.label, "a replica is let out of quarantine by hand");
             self.let_in(id);
         }
@@ -252,12 +279,12 @@ impl Fleet {
     }
 
     /// Keeps that a replica has proved itself at its address.
-    async fn prove(&self, replica: &Replica, by: By) -> Result<(), ChangeError> {
+    async fn prove(&self, replica: &Replica, by: By, proof: Proof) -> Result<(), ChangeError> {
         let _changing = self.change.lock().await;
-        let (record, at) = (replica.record, by.at);
+        let record = replica.record;
         let now = self.replica(replica.id).filter(|now| now.url == replica.url && now.record == record);
         let now = now.ok_or(ChangeError::Unknown)?;
-        let put = self.keep(move |store| store.set_proven(by, record, Some(at))).await?;
+        let put = self.keep(move |store| store.set_proven(by, record, Some(proof))).await?;
         self.take_over(put.record(), now.url.clone());
         Ok(())
     }

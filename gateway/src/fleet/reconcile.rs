@@ -14,7 +14,7 @@ use store::{By, NewReplica, ReplicaRecord, ReplicaSource, StoreError, UnixMillis
 use super::{
     change::is_configured,
     pool::{Fleet, Settings, View},
-    replica::Stated,
+    replica::{Replica, Stated},
     url::ReplicaUrl,
 };
 use crate::{
@@ -58,8 +58,10 @@ impl Fleet {
                 store.replicas()
             })
             .await?;
-        let quarantined = self.settings.swap(Arc::new(settings)).quarantine.of;
-        self.vouch_for_serving(quarantined);
+        if self.settings.load().quarantine.of != settings.quarantine.of {
+            self.prove_by_service(Replica::takes_work).await?;
+        }
+        self.settings.store(Arc::new(settings));
         self.configure_models();
         let done = self.follow(&records);
         if done != Reconciled::default() {

@@ -14,7 +14,7 @@ use scheduler::{
     ChangeReason, GroupId, Limit, ModelId, Rates, RelayId, Release, ReplicaId, ReplicaSpec, ReplicaState, RouteSet,
     Timestamp,
 };
-use store::{Origin, ReplicaRecord, ReplicaSecret, ReplicaSource, Speed, StatedFields};
+use store::{Origin, Proof, ReplicaRecord, ReplicaSecret, ReplicaSource, Speed, StatedFields, UnixMillis};
 use tokio::sync::Notify;
 
 use super::{
@@ -213,8 +213,6 @@ pub struct Past {
     pub limited: Limited,
     /// Why it has not proved itself yet, after a test question.
     pub(super) doubt: Option<Doubt>,
-    /// It was in service when more replicas came to need a proof.
-    pub(super) vouched: bool,
     /// When the scheduler believes that it goes away.
     pub(super) ends: Option<Timestamp>,
     /// Why what was learned does not fit what is stated.
@@ -239,7 +237,6 @@ impl Past {
             report: None,
             limited: Limited::default(),
             doubt: None,
-            vouched: false,
             ends: None,
             learned: None,
             tried: false,
@@ -269,7 +266,7 @@ impl Past {
         self.reached_ms = now_ms;
         (self.learned, self.tried, self.mismatch) = (None, false, None);
         (self.probe, self.said, self.report) = (None, None, None);
-        (self.doubt, self.vouched) = (None, false);
+        self.doubt = None;
     }
 
     /// Notes a change of state; the oldest is forgotten.
@@ -305,8 +302,8 @@ pub struct Replica {
     pub stated: Stated,
     /// Who it is.
     pub origin: Origin,
-    /// When it proved itself at this address, in milliseconds since 1970; `None`: not yet.
-    pub proven_ms: Option<u64>,
+    /// How it proved itself; `None`: not yet.
+    pub proven: Option<Proof>,
     /// What it is reached through.
     pub relay: RelayId,
     facts: Arc<ArcSwap<Facts>>,
@@ -326,6 +323,14 @@ fn endpoint(url: &ReplicaUrl, origin: &Origin) -> Arc<Endpoint> {
     })
 }
 
+/// The replica's own names of its models; `None`: they are not known.
+pub(super) fn own_names(facts: &Facts) -> Option<Vec<String>> {
+    let mut names: Vec<String> = facts.models.iter().map(|model| model.own.to_string()).collect();
+    names.sort();
+    names.dedup();
+    (!names.is_empty()).then_some(names)
+}
+
 impl Replica {
     pub(super) fn new(record: &ReplicaRecord, url: ReplicaUrl, relay: RelayId) -> Self {
         let stated = Stated::from_record(&record.stated, record.api_key.as_ref());
@@ -340,7 +345,7 @@ impl Replica {
             source: record.source,
             stated,
             origin: record.origin.clone(),
-            proven_ms: record.proven.map(|at| at.0),
+            proven: record.proven.clone(),
             relay,
             facts: Arc::new(ArcSwap::from_pointee(facts)),
             past: Arc::new(Mutex::new(Past::new(record.created.0, record.origin.announced.map(|at| at.0)))),
@@ -366,7 +371,7 @@ impl Replica {
             source: record.source,
             stated,
             origin: record.origin.clone(),
-            proven_ms: record.proven.map(|at| at.0),
+            proven: record.proven.clone(),
             relay: self.relay,
             facts: Arc::clone(&self.facts),
             past: Arc::clone(&self.past),
@@ -397,6 +402,18 @@ impl Replica {
     /// The replica's own name for a model; `None` if it does not serve it.
     pub fn model_name(&self, model: ModelId) -> Option<Arc<str>> {
         self.facts.load().models.iter().find(|served| served.id == model).map(|served| Arc::clone(&served.own))
+    }
+
+    /// Whether it has proved itself, with the models that it serves now.
+    pub fn is_proven(&self) -> bool {
+        let Some(proof) = &self.proven else { return false };
+        let shown = |own: &str| proof.models.as_ref().is_none_or(|models| models.iter().any(|model| model == own));
+        self.facts.load().models.iter().all(|served| shown(&served.own))
+    }
+
+    /// What it would have proved by now: that it serves its models.
+    pub(super) fn proof(&self, at: UnixMillis) -> Proof {
+        Proof { at, models: own_names(&self.facts()) }
     }
 
     /// The engine, once known.

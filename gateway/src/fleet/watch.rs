@@ -165,6 +165,7 @@ impl Fleet {
                 }
                 () = tokio::time::sleep_until(clock::instant(keep)) => {
                     self.keep_speeds().await;
+                    self.keep_service().await;
                     watch.kept = clock::now();
                 }
             }
@@ -177,6 +178,7 @@ impl Fleet {
             }
         }
         self.keep_speeds().await;
+        self.keep_service().await;
     }
 
     /// Phones have closed these connections by now, or are about to: each would keep a descriptor until its next use.

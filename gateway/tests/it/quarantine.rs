@@ -54,6 +54,81 @@ async fn phones_of_every_engine_pass_with_their_first_speeds_and_are_not_asked_a
     assert_eq!(ways, "probe", "it was not in quarantine again");
 }
 
+/// Has everybody prove itself from the next reading of the configuration on.
+fn ask_all(gateway: &Gateway) {
+    let path = gateway.dir().join("huntgroup.toml");
+    let text = std::fs::read_to_string(&path).expect("a configuration");
+    let all = text.replace("of = \"registered\"", "of = \"all\"");
+    assert_ne!(text, all);
+    std::fs::write(&path, all).expect("a file");
+}
+
+const REGISTERED: &str = "[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n[quarantine]\nof = \"registered\"\n";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_that_serves_when_all_come_to_need_a_proof_stays_in_service_also_through_a_restart() {
+    let fleet = Fleet::of(2, &phone(1, 50.0)).await;
+    let mut gateway = Gateway::over(&fleet, REGISTERED).await;
+    ask_all(&gateway);
+    let reloaded = gateway.admin("POST", "/admin/reload", Some(&json!({}))).await;
+    assert_eq!(reloaded.status, 200, "{}", reloaded.text());
+    assert_eq!(gateway.states("ready").await, 2);
+    // Killed: nothing is written at the end.
+    gateway.child.kill().expect("the process runs");
+    gateway.exited().await;
+    gateway.restart().await;
+    gateway.wait_ready(2).await;
+    assert_eq!(gateway.metric("huntgroup_quarantine_total", "").await, 0.0, "nobody was asked again");
+    assert_eq!(replica(&gateway).await["history"][0]["reason"], "probe", "it was not in quarantine");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_has_answered_clients_before_a_restart_need_not_prove_itself_after_it() {
+    let fleet = Fleet::of(2, &phone(1, 50.0)).await;
+    let mut gateway = Gateway::over(&fleet, REGISTERED).await;
+    let answer = gateway.chat(&chat("hello", false, 4)).await;
+    assert!(answer.is_whole("hello", 4));
+    let served = answer.header("x-huntgroup-replica").expect("a replica").to_owned();
+    gateway.signal(rustix::process::Signal::TERM);
+    gateway.exited().await;
+    ask_all(&gateway);
+    gateway.restart().await;
+    gateway.wait_ready(2).await;
+    assert_eq!(passed(&gateway).await, 1.0, "the other one has to");
+    let list = gateway.admin("GET", "/admin/replicas", None).await.json();
+    for replica in list["data"].as_array().expect("a list") {
+        let first = if replica["name"] == *served { "probe" } else { "unproven" };
+        assert_eq!(replica["history"][0]["reason"], first, "{replica}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proof_goes_with_a_phone_that_signs_and_holds_for_the_models_that_it_was_given_with() {
+    let fleet = Fleet::of(3, &phone(1, 50.0)).await;
+    let gateway = registration::gateway(&fleet, "[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n").await;
+    let key = fakephone::SigningKey::from_seed(1);
+    let move_to = async |phone: &fakephone::PhoneHandle, proofs: f64| {
+        assert!(registration::sign(&gateway, &key, &registration::started(phone)).await.status < 300);
+        gateway
+            .wait_for("the phone to serve there", async |gateway| {
+                let kept = replica(gateway).await;
+                kept["url"] == *phone.url() && kept["state"] == "ready"
+            })
+            .await;
+        assert_eq!(passed(&gateway).await, proofs);
+    };
+    move_to(&fleet.phones[0], 1.0).await;
+    move_to(&fleet.phones[1], 1.0).await;
+    let other = fleet.relay.spawn(phone(1, 50.0).with_seed(99).with_model("other")).expect("a phone");
+    move_to(&other, 2.0).await;
+    // Said by place, by nothing but the token: another phone may be there.
+    let at = |phone: &fakephone::PhoneHandle| json!({"event": "started", "url": phone.url(), "deployment": "d", "processor": "p"});
+    assert_eq!(registration::say(&gateway, &at(&fleet.phones[0])).await.status, 201);
+    gateway.wait_ready(2).await;
+    assert_eq!(registration::say(&gateway, &at(&fleet.phones[2])).await.json()["outcome"], "moved");
+    gateway.wait_for("a fourth proof", async |gateway| passed(gateway).await == 4.0).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prompt_waits_until_the_only_phone_has_shown_what_it_can_do() {
     let fleet = Fleet::of(1, &phone(1, 1.0)).await;

@@ -57,6 +57,10 @@ fn a_key(digest: u8) -> NewKey {
     }
 }
 
+fn proof(at: u64) -> Proof {
+    Proof { at: UnixMillis(at), models: Some(vec!["/m/q.gguf".into()]) }
+}
+
 fn actions(store: &Store) -> Vec<String> {
     let mut actions: Vec<String> = store.audit(None, 100).unwrap().into_iter().map(|record| record.action).collect();
     actions.reverse();
@@ -157,7 +161,7 @@ fn the_last_measured_speed_is_kept_as_long_as_its_replica(store: &Store) {
 fn who_a_replica_is_comes_back_and_an_operators_word_leaves_it(store: &Store) {
     let record = store.put_replica(by(1), announced("https://a.acu.run", 'a', 1)).unwrap().into_inner();
     assert_eq!(Some(record.origin.clone()), announced("https://a.acu.run", 'a', 1).origin);
-    assert_eq!((record.proven, store.replica(record.id).unwrap()), (None, record.clone()));
+    assert_eq!((&record.proven, store.replica(record.id).unwrap()), (&None, record.clone()));
     let stated = NewReplica { name: "anew".into(), ..phone("https://a.acu.run") };
     assert_eq!(store.put_replica(by(2), stated).unwrap().record().origin, record.origin);
     let twin = store.put_replica(by(3), announced("https://b.acu.run", 'a', 3));
@@ -185,19 +189,19 @@ fn a_moved_replica_keeps_its_number_its_speeds_and_its_drain_and_has_to_prove_it
     };
     store.put_speeds(vec![speed.clone()]).unwrap();
     store.set_drained(by(3), id, true).unwrap();
-    assert!(store.set_proven(by(4), id, Some(UnixMillis(4))).unwrap().changed());
-    assert!(!store.set_proven(by(5), id, Some(UnixMillis(4))).unwrap().changed());
-    let moved = store.move_replica(by(6), id, announced("https://b.acu.run", 'a', 6)).unwrap();
+    assert!(store.set_proven(by(4), id, Some(proof(4))).unwrap().changed());
+    assert!(!store.set_proven(by(5), id, Some(proof(4))).unwrap().changed());
+    let moved = store.move_replica(by(6), id, announced("https://b.acu.run", 'a', 6), false).unwrap();
     let Put::Updated(moved) = moved else { panic!("{moved:?}") };
     assert_eq!((moved.id, moved.url.as_str(), moved.drained), (id, "https://b.acu.run", true));
-    assert_eq!((moved.proven, moved.created), (None, UnixMillis(1)));
+    assert_eq!((&moved.proven, moved.created), (&None, UnixMillis(1)));
     assert_eq!(store.replicas().unwrap(), [moved]);
     assert_eq!(store.speeds().unwrap(), [speed]);
     assert_eq!(actions(store), ["replica.add", "replica.drain", "replica.prove", "replica.move"]);
     let detail = &store.audit(None, 1).unwrap()[0].detail;
     assert_eq!(detail["url"], json!({"from": "https://a.acu.run", "to": "https://b.acu.run"}));
     assert_eq!(detail.as_object().unwrap().len(), 2, "the address and what it proved: {detail}");
-    let nobody = store.move_replica(by(7), 999, announced("https://c.acu.run", 'c', 7));
+    let nobody = store.move_replica(by(7), 999, announced("https://c.acu.run", 'c', 7), true);
     assert_eq!(nobody, Err(StoreError::UnknownReplica(999)));
     assert_eq!(store.set_proven(by(8), 999, None), Err(StoreError::UnknownReplica(999)));
 }
@@ -205,14 +209,52 @@ fn a_moved_replica_keeps_its_number_its_speeds_and_its_drain_and_has_to_prove_it
 fn a_replica_takes_the_address_of_another_one_only_with_its_place(store: &Store) {
     let first = store.put_replica(by(1), announced("https://a.acu.run", 'a', 1)).unwrap().into_inner().id;
     let second = store.put_replica(by(1), phone("https://b.acu.run")).unwrap().into_inner().id;
-    assert!(store.move_replica(by(2), first, announced("https://b.acu.run", 'a', 2)).is_err());
+    assert!(store.move_replica(by(2), first, announced("https://b.acu.run", 'a', 2), true).is_err());
     assert_eq!(store.replica(first).unwrap().url, "https://a.acu.run");
-    let unknown = store.move_replica_over(by(3), 999, second, announced("https://b.acu.run", 'a', 3));
+    let unknown = store.move_replica_over(by(3), 999, second, announced("https://b.acu.run", 'a', 3), true);
     assert_eq!(unknown, Err(StoreError::UnknownReplica(999)));
     assert!(store.replica(second).is_ok(), "both or neither");
-    let over = store.move_replica_over(by(4), first, second, announced("https://b.acu.run", 'a', 4)).unwrap();
+    let over = store.move_replica_over(by(4), first, second, announced("https://b.acu.run", 'a', 4), true).unwrap();
     assert_eq!((over.record().id, store.replicas().unwrap().len()), (first, 1));
     assert_eq!(actions(store), ["replica.add", "replica.add", "replica.remove", "replica.move"]);
+}
+
+fn what_a_replica_proved_comes_back_with_its_models_and_moves_with_it_only_when_it_is_surely_the_same(store: &Store) {
+    let first = store.put_replica(by(1), announced("https://a.acu.run", 'a', 1)).unwrap().into_inner().id;
+    let second = store.put_replica(by(1), announced("https://b.acu.run", 'b', 1)).unwrap().into_inner().id;
+    let unknown = Proof { at: UnixMillis(3), models: None };
+    let proved = store.prove_replicas(by(2), vec![(first, proof(2)), (second, unknown.clone())]).unwrap();
+    assert_eq!(proved, store.replicas().unwrap());
+    assert_eq!((&proved[0].proven, &proved[1].proven), (&Some(proof(2)), &Some(unknown.clone())));
+    let again = store.put_replica(by(4), announced("https://a.acu.run", 'a', 4)).unwrap();
+    assert_eq!(again.record().proven, Some(proof(2)), "a statement does not touch it");
+    let moved = store.move_replica(by(5), first, announced("https://c.acu.run", 'a', 5), true).unwrap();
+    assert_eq!(moved.record().proven, Some(proof(2)));
+    let over = store.move_replica_over(by(6), first, second, announced("https://b.acu.run", 'a', 6), true).unwrap();
+    assert_eq!((over.record().proven.clone(), store.replicas().unwrap().len()), (Some(proof(2)), 1));
+    let away = store.move_replica(by(7), first, announced("https://d.acu.run", 'a', 7), false).unwrap();
+    assert_eq!(away.record().proven, None);
+    let nobody = store.prove_replicas(by(8), vec![(first, proof(8)), (999, proof(8))]);
+    assert_eq!(nobody, Err(StoreError::UnknownReplica(999)));
+    assert_eq!(store.replica(first).unwrap().proven, None, "all or none");
+    let cleared = store.set_proven(by(9), first, None).unwrap();
+    assert!(!cleared.changed());
+}
+
+fn a_replica_comes_in_the_place_of_another_one_both_or_neither(store: &Store) {
+    let first = store.put_replica(by(1), announced("https://a.acu.run", 'a', 1)).unwrap().into_inner();
+    let other = store.put_replica(by(1), announced("https://b.acu.run", 'b', 1)).unwrap().into_inner();
+    let twin = store.put_replica_over(by(2), first.id, announced("https://a.acu.run", 'b', 2));
+    assert!(matches!(twin, Err(StoreError::Failed(_))), "a key is one phone's: {twin:?}");
+    assert_eq!(store.replicas().unwrap(), [first.clone(), other.clone()], "neither");
+    let there = store.put_replica_over(by(3), first.id, announced("https://a.acu.run", 'c', 3)).unwrap();
+    let Put::Created(there) = there else { panic!("{there:?}") };
+    assert!(there.id > other.id && there.proven.is_none(), "it is another one: {there:?}");
+    let elsewhere = store.put_replica_over(by(4), other.id, phone("https://d.acu.run")).unwrap();
+    assert_eq!(store.replicas().unwrap(), [there, elsewhere.into_inner()]);
+    assert!(store.put_replica_over(by(5), 999, phone("https://e.acu.run")).unwrap().changed());
+    let expected = ["add", "add", "remove", "add", "remove", "add", "add"].map(|action| format!("replica.{action}"));
+    assert_eq!(actions(store), expected);
 }
 
 fn many_replicas_are_put_in_one_go(store: &Store) {
@@ -306,6 +348,8 @@ macro_rules! implementations {
             that_a_replica_announced_itself_again_is_kept_and_no_change,
             a_moved_replica_keeps_its_number_its_speeds_and_its_drain_and_has_to_prove_itself_again,
             a_replica_takes_the_address_of_another_one_only_with_its_place,
+            what_a_replica_proved_comes_back_with_its_models_and_moves_with_it_only_when_it_is_surely_the_same,
+            a_replica_comes_in_the_place_of_another_one_both_or_neither,
             many_replicas_are_put_in_one_go,
             a_key_is_made_listed_and_revoked_once,
             the_first_pepper_stays,

@@ -47,7 +47,7 @@ pub use crate::{
     },
     error::StoreError,
     record::{
-        AuditRecord, By, KeyLimits, KeyRecord, NewKey, NewReplica, Origin, Put, ReplicaPatch, ReplicaRecord,
+        AuditRecord, By, KeyLimits, KeyRecord, NewKey, NewReplica, Origin, Proof, Put, ReplicaPatch, ReplicaRecord,
         ReplicaSecret, ReplicaSource, Speed, StatedFields, UnixMillis, Verification,
     },
     store::Store,

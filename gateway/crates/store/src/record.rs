@@ -190,6 +190,15 @@ pub struct NewReplica {
     pub origin: Option<Origin>,
 }
 
+/// That a replica answers as it should.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Proof {
+    /// When that was seen.
+    pub at: UnixMillis,
+    /// The models that it served then, by its own names; `None`: it is not known which.
+    pub models: Option<Vec<String>>,
+}
+
 /// A replica.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaRecord {
@@ -209,8 +218,8 @@ pub struct ReplicaRecord {
     pub source: ReplicaSource,
     /// Who it is.
     pub origin: Origin,
-    /// When it proved at this address that it answers as it should; `None`: not yet.
-    pub proven: Option<UnixMillis>,
+    /// How it proved that it answers as it should; `None`: not yet.
+    pub proven: Option<Proof>,
     /// When it was added.
     pub created: UnixMillis,
     /// When it was last changed.

@@ -1,13 +1,13 @@
 //! Replicas: stated, changed, drained, removed.
 
-use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params, types::ValueRef};
 use serde_json::{Map, Value, json};
 
 use crate::{
     audit,
     error::StoreError,
     record::{
-        By, NewReplica, Origin, Put, ReplicaPatch, ReplicaRecord, ReplicaSecret, ReplicaSource, StatedFields,
+        By, NewReplica, Origin, Proof, Put, ReplicaPatch, ReplicaRecord, ReplicaSecret, ReplicaSource, StatedFields,
         UnixMillis, Verification,
     },
     speed,
@@ -15,7 +15,8 @@ use crate::{
 
 const COLUMNS: &str = "id, url, name, models, slots, context_tokens, dialect, labels, expires_at, cost_acu_per_day, \
                        api_key, drained, source, created, updated, prefill_rate, decode_rate, deployment, processor, \
-                       public_key, pin, verification, announced, proven";
+                       public_key, pin, verification, announced, proven, \
+                       proven_models";
 
 fn from_row(row: &Row<'_>) -> rusqlite::Result<ReplicaRecord> {
     let source = named(row, 12, &ReplicaSource::ALL, |source| source.name())?;
@@ -48,8 +49,15 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<ReplicaRecord> {
             verification,
             announced: row.get::<_, Option<u64>>(22)?.map(UnixMillis),
         },
-        proven: row.get::<_, Option<u64>>(23)?.map(UnixMillis),
+        proven: proof(row)?,
     })
+}
+
+fn proof(row: &Row<'_>) -> rusqlite::Result<Option<Proof>> {
+    let Some(at) = row.get::<_, Option<u64>>(23)?.map(UnixMillis) else { return Ok(None) };
+    let has_models = row.get_ref(24)? != ValueRef::Null;
+    let models = has_models.then(|| audit::json(row, 24)).transpose()?;
+    Ok(Some(Proof { at, models }))
 }
 
 /// Reads a column that has the name of one of `all`.
@@ -173,27 +181,28 @@ pub(crate) fn set_drained(
 }
 
 /// Another address for the same replica: its number, its speeds and whether it is drained stay. What it proved, it proved
-/// of the address before.
+/// of the address before, unless it is sure that it is the same phone (`is_same`).
 pub(crate) fn relocate(
     connection: &Connection,
     by: &By,
     id: u32,
     new: NewReplica,
+    is_same: bool,
 ) -> Result<Put<ReplicaRecord>, StoreError> {
     let old = by_id(connection, id)?;
     let NewReplica { url, name, stated, api_key, source, origin } = new;
-    let proven = old.proven.filter(|_| old.url == url);
+    let proven = old.proven.clone().filter(|_| is_same || old.url == url);
     let origin = origin.unwrap_or_else(|| old.origin.clone());
     let wanted = ReplicaRecord { url, name, stated, api_key, source, origin, proven, ..old.clone() };
     write(connection, by, "replica.move", &old, wanted)
 }
 
-/// Notes when a replica proved itself at the address that it has, or that it has to do so again.
+/// Notes how a replica proved itself at the address that it has, or that it has to do so again.
 pub(crate) fn set_proven(
     connection: &Connection,
     by: &By,
     id: u32,
-    proven: Option<UnixMillis>,
+    proven: Option<Proof>,
 ) -> Result<Put<ReplicaRecord>, StoreError> {
     let old = by_id(connection, id)?;
     let action = if proven.is_some() { "replica.prove" } else { "replica.doubt" };
@@ -230,7 +239,7 @@ fn write(
         "UPDATE replicas SET name = ?2, models = ?3, slots = ?4, context_tokens = ?5, dialect = ?6, labels = ?7, \
          expires_at = ?8, cost_acu_per_day = ?9, api_key = ?10, drained = ?11, source = ?12, updated = ?13, \
          prefill_rate = ?14, decode_rate = ?15, url = ?16, deployment = ?17, processor = ?18, public_key = ?19, \
-         pin = ?20, verification = ?21, announced = ?22, proven = ?23 WHERE id = ?1",
+         pin = ?20, verification = ?21, announced = ?22, proven = ?23, proven_models = ?24 WHERE id = ?1",
     )?;
     let stated = &new.stated;
     statement.execute(params![
@@ -256,7 +265,8 @@ fn write(
         new.origin.pin,
         new.origin.verification.name(),
         new.origin.announced.map(|at| at.0),
-        new.proven.map(|at| at.0),
+        new.proven.as_ref().map(|proof| proof.at.0),
+        new.proven.as_ref().and_then(|proof| proof.models.as_ref()).map(audit::to_json).transpose()?,
     ])?;
     if !is_news {
         return Ok(Put::Unchanged(new));

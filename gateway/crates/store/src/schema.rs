@@ -36,6 +36,7 @@ pub(crate) const STATE: Schema = Schema {
         include_str!("schema/0001-replicas-keys-audit.sql"),
         include_str!("schema/0002-speeds.sql"),
         include_str!("schema/0003-origin.sql"),
+        include_str!("schema/0004-proven-models.sql"),
     ],
     checked: Checked::Everything,
     gives_back: false,
@@ -124,6 +125,20 @@ mod tests {
             })
             .unwrap();
         assert_eq!(kept, ("a".into(), "none".into(), None, None));
+    }
+
+    #[test]
+    fn step_4_keeps_what_was_proved_whatever_the_models_were() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate(&mut connection, STATE.application_id, &STATE.migrations[..3]).unwrap();
+        let row = "INSERT INTO replicas (url, name, models, labels, drained, source, created, updated, proven) \
+                   VALUES ('https://a.acu.run', 'a', '{}', '{}', 0, 'registration', 1, 1, 7)";
+        connection.execute_batch(row).unwrap();
+        migrate(&mut connection, STATE.application_id, &STATE.migrations[..4]).unwrap();
+        let kept: (Option<u64>, Option<String>) = connection
+            .query_row("SELECT proven, proven_models FROM replicas", [], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap();
+        assert_eq!(kept, (Some(7), None));
     }
 
     #[test]

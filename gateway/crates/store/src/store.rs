@@ -8,7 +8,7 @@ use crate::{
     audit,
     error::StoreError,
     key, open,
-    record::{AuditRecord, By, KeyRecord, NewKey, NewReplica, Put, ReplicaPatch, ReplicaRecord, Speed, UnixMillis},
+    record::{AuditRecord, By, KeyRecord, NewKey, NewReplica, Proof, Put, ReplicaPatch, ReplicaRecord, Speed},
     replica, schema, speed,
     writer::Writer,
 };
@@ -88,6 +88,17 @@ impl Store {
         self.writer.call(move |transaction| new.into_iter().map(|new| replica::put(transaction, &by, new)).collect())
     }
 
+    /// Adds a replica in the place of another one, which is forgotten if it is there: both or neither.
+    ///
+    /// # Errors
+    /// Another replica has that key, or the database failed.
+    pub fn put_replica_over(&self, by: By, other: u32, new: NewReplica) -> Result<Put<ReplicaRecord>, StoreError> {
+        self.writer.call(move |transaction| {
+            replica::remove(transaction, &by, other)?;
+            replica::put(transaction, &by, new)
+        })
+    }
+
     /// Changes what the patch names.
     ///
     /// # Errors
@@ -105,12 +116,18 @@ impl Store {
     }
 
     /// Another address for the same replica, and what is stated with it: its number, its speeds and whether it is drained
-    /// stay; it has to prove itself again.
+    /// stay; it has to prove itself again, unless it is sure that it is the same phone (`is_same`).
     ///
     /// # Errors
     /// `UnknownReplica`; another replica has that address or key, or the database failed.
-    pub fn move_replica(&self, by: By, id: u32, new: NewReplica) -> Result<Put<ReplicaRecord>, StoreError> {
-        self.writer.call(move |transaction| replica::relocate(transaction, &by, id, new))
+    pub fn move_replica(
+        &self,
+        by: By,
+        id: u32,
+        new: NewReplica,
+        is_same: bool,
+    ) -> Result<Put<ReplicaRecord>, StoreError> {
+        self.writer.call(move |transaction| replica::relocate(transaction, &by, id, new, is_same))
     }
 
     /// Moves a replica to the address of another one, which is forgotten: both or neither.
@@ -123,19 +140,31 @@ impl Store {
         id: u32,
         other: u32,
         new: NewReplica,
+        is_same: bool,
     ) -> Result<Put<ReplicaRecord>, StoreError> {
         self.writer.call(move |transaction| {
             replica::remove(transaction, &by, other)?;
-            replica::relocate(transaction, &by, id, new)
+            replica::relocate(transaction, &by, id, new, is_same)
         })
     }
 
-    /// Notes when a replica proved itself at its address; `None`: it has to do so again.
+    /// Notes how a replica proved itself at its address; `None`: it has to do so again.
     ///
     /// # Errors
     /// `UnknownReplica`; the database failed.
-    pub fn set_proven(&self, by: By, id: u32, proven: Option<UnixMillis>) -> Result<Put<ReplicaRecord>, StoreError> {
+    pub fn set_proven(&self, by: By, id: u32, proven: Option<Proof>) -> Result<Put<ReplicaRecord>, StoreError> {
         self.writer.call(move |transaction| replica::set_proven(transaction, &by, id, proven))
+    }
+
+    /// [`set_proven`](Self::set_proven) for many: all of them, or none.
+    ///
+    /// # Errors
+    /// `UnknownReplica`; the database failed.
+    pub fn prove_replicas(&self, by: By, proofs: Vec<(u32, Proof)>) -> Result<Vec<ReplicaRecord>, StoreError> {
+        self.writer.call(move |transaction| {
+            let prove = |(id, proof)| replica::set_proven(transaction, &by, id, Some(proof)).map(Put::into_inner);
+            proofs.into_iter().map(prove).collect()
+        })
     }
 
     /// Forgets a replica; its number is not given again. `None`: there was none.
