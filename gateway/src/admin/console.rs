@@ -50,6 +50,7 @@ const FILES: &[File] = files! {
     "feed.js": SCRIPT,
     "grid.js": SCRIPT,
     "panels.js": SCRIPT,
+    "pool.js": SCRIPT,
     "state.js": SCRIPT,
     "verdict.js": SCRIPT,
     "words.js": SCRIPT,

@@ -31,8 +31,11 @@ pub(super) struct QueueView {
     class: &'static str,
     /// How many wait.
     waiting: usize,
-    /// How long a request that arrived now would wait for a slot, in seconds, estimated; null where nothing can be said.
+    /// How long a request that arrived now would wait for a slot, in seconds, estimated; null while no replica of the model takes work.
     wait_s: Option<f64>,
+    /// No replica of the model takes work: a request that arrived now would be refused after so many seconds, unless one comes back.
+    /// Null otherwise.
+    refused_after_s: Option<f64>,
 }
 
 /// How many wait, and how long one more would.
@@ -40,7 +43,12 @@ pub(super) struct QueueView {
     responses((status = 200, description = "By model and class", body = QueueList)))]
 pub(super) async fn list(State(shared): State<Shared>) -> Json<QueueList> {
     let snapshot = shared.app.dispatcher.snapshot();
-    let known: BTreeSet<_> = snapshot.waits.keys().chain(snapshot.queued.keys()).map(|(model, _)| *model).collect();
+    let waited_for = snapshot.queued.keys().map(|(model, _)| *model);
+    let served = shared.app.fleet.replicas();
+    let served =
+        served.iter().flat_map(|replica| replica.facts().models.iter().map(|model| model.id).collect::<Vec<_>>());
+    let known: BTreeSet<_> = served.chain(waited_for).collect();
+    let refused_after = snapshot.no_replica_wait.as_secs_f64();
     let mut data: Vec<_> = known
         .into_iter()
         .filter_map(|model| Some((shared.app.fleet.model_name(model)?, model)))
@@ -50,6 +58,7 @@ pub(super) async fn list(State(shared): State<Shared>) -> Json<QueueList> {
             class: key.1.name(),
             waiting: snapshot.queued.get(&key).copied().unwrap_or(0),
             wait_s: snapshot.waits.get(&key).and_then(|wait| seconds(wait.as_secs_f64())),
+            refused_after_s: (!snapshot.waits.contains_key(&key)).then_some(refused_after),
         })
         .collect();
     // Stable: classes stay in their order.

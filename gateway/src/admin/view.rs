@@ -36,7 +36,12 @@ pub struct ReplicaView {
     pub state_for_s: f64,
     /// Why it is in this state.
     pub state_reason: &'static str,
-    /// What keeps it from working, and what to do about it: the last probe's finding, or how its last requests failed.
+    /// Whether it gets new work, now or when a slot frees.
+    pub takes_work: bool,
+    /// It was in the pool before the gateway was started, and has not answered since.
+    pub missing: bool,
+    /// What keeps it from working, and what to do about it: the last probe's finding, or how its last requests failed. Of one that works:
+    /// what its phone said within the last hour is wrong.
     pub problem: Option<String>,
     /// Seconds until it may be tried again.
     pub penalty_s: Option<f64>,
@@ -90,7 +95,7 @@ pub struct ReplicaView {
     pub source: &'static str,
     /// How well it is known who it is: `none` (an operator says so), `token`, `signed` or `assigned` (by a key of the chain).
     pub verification: &'static str,
-    /// The job that it runs.
+    /// The job that it runs, or what its label `deployment_id` or `deployment` says.
     pub deployment: Option<String>,
     /// The phone's address on the chain.
     pub processor: Option<String>,
@@ -287,6 +292,8 @@ impl ReplicaView {
             state: state.name(),
             state_for_s: view.map_or(0.0, |view| now.since(view.since).as_secs_f64()),
             state_reason: view.map_or("", |view| view.why.name()),
+            takes_work: view.is_some_and(scheduler::ReplicaView::takes_work),
+            missing: app.fleet.is_missing(replica),
             problem: if is_well { app.fleet.hindrance(replica, foreign) } else { app.fleet.complaint(replica) },
             penalty_s: view.and_then(|view| view.penalty_until).map(|until| until.since(now).as_secs_f64()),
             rests_s: view
@@ -322,7 +329,7 @@ impl ReplicaView {
             removing: past.leaving,
             source: replica.source.name(),
             verification: replica.origin.verification.name(),
-            deployment: replica.origin.deployment.clone(),
+            deployment: replica.deployment().map(str::to_owned),
             processor: replica.origin.processor.clone(),
             public_key: replica.origin.public_key.clone(),
             pin: replica.origin.pin.is_some(),

@@ -6,6 +6,11 @@
 use scheduler::Limit;
 
 use super::{finding::Finding, pool::Fleet, replica::Replica};
+use crate::clock;
+
+/// For how long a replica that works all the same is shown with what its phone complained of. An hour: whoever looks at all sees it, and
+/// what has been well for that long is. `replicas show` tells it for good.
+const COMPLAINS_FOR_MS: u64 = 3_600_000;
 
 impl Fleet {
     /// What is wrong with a replica: its last probe's finding, or else how its last failed attempt ended.
@@ -19,13 +24,14 @@ impl Fleet {
         }
     }
 
-    /// What keeps a replica that is well from work: what its phone says about itself, or others who use it.
+    /// What is to be known of a replica that is well: why it is spared, what its phone lately said is wrong, or others who use it.
     pub fn hindrance(&self, replica: &Replica, foreign: u16) -> Option<String> {
-        let paused = {
-            let past = replica.past();
-            (past.limited.level() == Limit::Paused).then(|| past.limited.reason.clone())
-        };
-        paused.or_else(|| crowded(foreign))
+        let past = replica.past();
+        let paused = (past.limited.level() == Limit::Paused).then(|| past.limited.reason.clone());
+        let now_ms = clock::unix_ms();
+        let said = past.said.as_ref().filter(|said| now_ms.saturating_sub(said.at_ms) < COMPLAINS_FOR_MS);
+        let said = said.and_then(|said| said.problem.as_ref()).map(|problem| format!("the phone says: {problem}"));
+        paused.or(said).or_else(|| crowded(foreign))
     }
 
     fn found(&self, replica: &Replica) -> Option<String> {

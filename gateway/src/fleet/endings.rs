@@ -48,7 +48,7 @@ impl Fleet {
     pub fn deployments(&self) -> Vec<Deployment> {
         let mut found: BTreeMap<String, Deployment> = BTreeMap::new();
         for replica in self.replicas() {
-            let Some(name) = deployment(&replica) else { continue };
+            let Some(name) = replica.deployment() else { continue };
             let view = self.dispatcher.replica(replica.id);
             let slots = view.as_ref().map_or(replica.facts().slots, |view| view.slots);
             let ready = view.as_ref().filter(|view| view.takes_work()).map_or(0, |view| view.slots);
@@ -153,11 +153,4 @@ impl Fleet {
             }
         }
     }
-}
-
-/// What a replica belongs to, if that is known.
-fn deployment(replica: &Replica) -> Option<&str> {
-    let labels = &replica.stated.labels;
-    let label = || labels.get("deployment_id").or_else(|| labels.get("deployment")).map(String::as_str);
-    replica.origin.deployment.as_deref().or_else(label).filter(|name| !name.is_empty())
 }

@@ -46,6 +46,8 @@ pub struct Fleet {
     pub(super) assignments: ArcSwap<BTreeMap<String, Assignment>>,
     /// How many changes phones may still make by themselves.
     pub(super) arrivals: Mutex<Arrivals>,
+    /// When this pool began, in milliseconds since 1970: replicas that are older were known before.
+    began_ms: u64,
     /// Held while the pool is changed.
     pub(super) change: tokio::sync::Mutex<()>,
     /// There is something in `urgent`.
@@ -155,6 +157,7 @@ impl Fleet {
             kept_speeds: ArcSwap::default(),
             assignments: ArcSwap::default(),
             arrivals: Mutex::default(),
+            began_ms: clock::unix_ms(),
             change: tokio::sync::Mutex::new(()),
             wake: Notify::new(),
             heard: Notify::new(),
@@ -258,6 +261,12 @@ impl Fleet {
         self.view.load().replicas.values().any(|replica| replica.is_sound(now_ms))
     }
 
+    /// Whether a replica was in the pool before this process began, and has not answered it yet.
+    pub fn is_missing(&self, replica: &Replica) -> bool {
+        let past = replica.past();
+        past.added_ms < self.began_ms && past.learned.is_none()
+    }
+
     /// Tokens that a slot of the replica with the largest context for this model has; `None` if that is not known.
     pub fn largest_context(&self, model: ModelId) -> Option<u32> {
         let view = self.view.load();
@@ -295,9 +304,9 @@ impl Fleet {
         let snapshot = self.dispatcher.snapshot();
         let mut level = Level { queued: snapshot.queued.values().sum(), ..Level::default() };
         for replica in &snapshot.replicas {
-            level.ready += usize::from(replica.state == ReplicaState::Ready);
+            level.ready += usize::from(replica.is_ready());
             level.busy += replica.running.len();
-            level.slots += if replica.state.takes_work() { usize::from(replica.usable_slots) } else { 0 };
+            level.slots += if replica.takes_work() { usize::from(replica.usable_slots) } else { 0 };
         }
         level
     }

@@ -436,6 +436,13 @@ impl Replica {
         self.past().told.as_ref()?.group
     }
 
+    /// The job that it runs, or what an operator's label `deployment_id` or `deployment` says.
+    pub fn deployment(&self) -> Option<&str> {
+        let labels = &self.stated.labels;
+        let label = || labels.get("deployment_id").or_else(|| labels.get("deployment")).map(String::as_str);
+        self.origin.deployment.as_deref().or_else(label).filter(|name| !name.is_empty())
+    }
+
     /// What happened so far. Held only to read or write it: never across an await.
     pub fn past(&self) -> MutexGuard<'_, Past> {
         // Plain data, valid after every assignment.

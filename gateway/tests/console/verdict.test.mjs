@@ -13,14 +13,16 @@ const phones = (n, over = {}, first = 1) =>
     id: first + i, name: `phone-${first + i}`, url: `https://p${first + i}.acu.run/`, state: "ready", since_s: NOW - 3600, reason: "probe", problem: null, problem_next: null, slots: 2,
     usable: 2, busy: 0, models: ["qwen-9b"], limit: null, ...over,
   }));
-const out = (n, problem, first, over = {}) => phones(n, { state: "out", reason: "hard_failure", problem, since_s: NOW - 60, ...over }, first);
+/** Phones that went one after the other. */
+const out = (n, problem, first, over = {}) =>
+  phones(n, { state: "out", reason: problem === APP ? "probe" : "hard_failure", problem, ...over }, first).map((one, i) => ({ ...one, since_s: over.since_s ?? NOW - 60 - 7 * i }));
 
 /** A page that has heard all this. */
 function page(replicas, { totals = {}, queue = null, ...more } = {}) {
   const state = emptyState();
   connectionChanged(state, "live", {}, NOW - 10);
   apply(state, "hello", { version: "1", instance: "a", now: NOW, started_at: NOW - 9000 }, new Set(), NOW);
-  apply(state, "pool", { replicas });
+  apply(state, "pool", { replicas: replicas.map((one) => ({ takes_work: ["ready", "suspect", "probation"].includes(one.state) && one.limit?.level !== "paused", missing: false, ...one })) });
   apply(state, "totals", { replicas: {}, slots: 2 * replicas.length, busy: 3, free: 1, in_flight: 0, queued: 0, relays_down: [], store_ok: true, draining: false, memory: { used: 1, limit: 100 }, ...totals });
   if (queue) apply(state, "queue", queue);
   for (const [name, data] of Object.entries(more)) apply(state, name, data);
@@ -41,7 +43,7 @@ test("half the pool is out: how many, why, and what to do", () => {
   const [first] = of([...phones(48), ...out(42, TLS, 49), ...out(10, APP, 91)]);
   assert.equal(first.level, "bad");
   assert.equal(first.title, "Half the pool is out: 52 of 100 (42: silence in the TLS handshake · 10: a web page instead of the engine)");
-  assert.match(first.detail, /All of them went in the last 15 min; 48 of 100 phones ready. Most likely the phone has lost its network/);
+  assert.match(first.detail, /All of them went in the last 15 min. 48 of 100 phones ready. Most likely the phone has lost its network/);
   assert.match(first.next, /is it on/);
 });
 
@@ -73,9 +75,11 @@ test("phones behind another relay are not explained by the one that is down", ()
   const there = out(5, TLS, 6, { url: "https://x.other.example/" });
   const found = of([...here, ...there], { totals: { relays_down: ["acu.run:443"] } });
   assert.match(found[0].title, /5 phones unreachable/);
-  assert.match(found[1].title, /is out: 5 of 10/);
+  assert.deepEqual([found[1].title, found[1].detail.slice(0, 6)], ["No phone takes work: requests fail after a while", "5 out."]);
   const lookalike = of([...here, ...out(5, TLS, 6, { url: "https://notacu.run/" })], { totals: { relays_down: ["acu.run:443"] } });
   assert.match(lookalike[0].title, /5 phones unreachable/);
+  const serving = of([...here, ...out(5, TLS, 6, { url: "https://x.other.example/" }), ...phones(5, {}, 11)], { totals: { relays_down: ["acu.run:443"] } });
+  assert.match(serving[1].title, /^Many phones are out: 5 of 15/);
 });
 
 test("a model that nobody serves is told with what waits, and why", () => {
@@ -92,6 +96,75 @@ test("a model that nobody serves is told with what waits, and why", () => {
 test("a pool that has just started is coming, not broken", () => {
   const [first] = of([...phones(5, { state: "joining" }), ...phones(1, { state: "quarantine" }, 6)]);
   assert.deepEqual([first.level, first.title], ["warn", "No phone is ready yet: 6 phones coming"]);
+});
+
+const STARTED = NOW - 9000;
+const gone = (n, first = 1, over = {}) => phones(n, { state: "joining", since_s: STARTED, missing: true, problem: "nobody accepts the connection (refused): its relay is down, or the address is wrong", ...over }, first);
+
+test("phones that do not come back after a restart are never hidden behind a green line", () => {
+  const [first, ...rest] = of([...phones(97), ...gone(3, 98)]);
+  assert.equal(first.level, "warn");
+  assert.match(first.title, /^3 of 100 phones have not come back since the restart at \d\d:\d\d \(3: nobody accepts the connection\)$/);
+  assert.match(first.next, /Does this machine reach them/);
+  assert.deepEqual(rest.map(({ level }) => level), ["well"]);
+  assert.match(rest[0].title, /^Otherwise: 97 of 100/);
+  // However the gateway calls them by then.
+  for (const state of ["out", "suspect"]) assert.match(of([...phones(97), ...gone(3, 98, { state, since_s: STARTED + 30 })])[0].title, /^3 of 100 phones have not come back/, state);
+  assert.equal(of([...phones(4), ...gone(4, 5)])[0].level, "bad");
+  assert.match(of([...phones(1), ...gone(1, 2)])[0].title, /^1 of 2 phones has not/);
+  const [none] = of(gone(8), { queue: { ...waiting("", 0), by_model: [], refused_after_s: 30 } });
+  assert.deepEqual([none.level, none.title], ["bad", "No phone takes work: requests fail after 30 s"]);
+  assert.match(none.detail, /^8 phones not back since the restart at \d\d:\d\d\. 8: nobody accepts/);
+  // Not asked yet is no sign of anything.
+  assert.deepEqual(of([...phones(9), ...gone(1, 10, { problem: null })]).map(({ title }) => title), ["All well: 9 of 10 phones ready, nobody waits"]);
+});
+
+test("new phones that were asked and did not answer are not coming", () => {
+  const [first] = of([...phones(9), ...phones(1, { state: "joining", problem: "its name is not found: is the address right?" }, 10)]);
+  assert.deepEqual([first.level, first.title], ["warn", "1 new phone cannot be reached (1: its name is not found)"]);
+  assert.equal(first.next, "Is the address right?");
+});
+
+test("phones that went at one moment have one cause, which is not the phones", () => {
+  const at = (spread) => out(6, TLS, 5).map((one, i) => ({ ...one, since_s: NOW - 60 + i * spread }));
+  const [first] = of([...phones(4), ...at(0.1)]);
+  assert.match(first.detail, /^All 6 went out within 1 s\./);
+  assert.match(first.next, /^Look at the relay or the network, not at the phones\./);
+  assert.doesNotMatch(of([...phones(4), ...at(15)])[0].next, /not at the phones/, "one after the other");
+  assert.doesNotMatch(of([...phones(4), ...at(0.1).map((one) => ({ ...one, reason: "probe" }))])[0].next, /not at the phones/, "they can be reached");
+  assert.doesNotMatch(of([...phones(4), ...at(0.1).slice(0, 2), ...at(90).slice(2)])[0].next, /not at the phones/, "two may be chance");
+});
+
+test("suspects take work, and are told as what they are", () => {
+  const suspects = (n, first) => phones(n, { state: "suspect", problem: TLS }, first);
+  const titles = (pool) => of(pool).map(({ title }) => title);
+  assert.deepEqual(titles([...phones(9), ...suspects(1, 10)]), ["All well: 9 of 10 phones ready, nobody waits"]);
+  assert.match(of([...phones(9), ...suspects(1, 10)])[0].detail, /^1 suspect ·/);
+  assert.match(titles([...phones(6), ...suspects(4, 7)])[0], /^4 of 10 phones are in doubt \(4: silence/);
+  assert.ok(titles(suspects(3, 1)).every((title) => !/No phone|well/i.test(title)), "they are asked as a last resort");
+});
+
+test("a phone that rests is not counted as ready, and a pool that rests takes no work", () => {
+  const resting = (n, first) => phones(n, { limit: { level: "paused", reason: "battery 9 %, not charging: paused below 15 %" }, problem: "battery 9 %, not charging: paused below 15 %" }, first);
+  const [first] = of([...phones(9), ...resting(1, 10)]);
+  assert.equal(first.title, "All well: 9 of 10 phones ready, nobody waits");
+  assert.match(first.detail, /1 resting/);
+  const [none] = of(resting(2, 1));
+  assert.deepEqual([none.level, none.title.split(":")[0], none.next], ["bad", "No phone takes work", "Charge or cool them; they work again by themselves."]);
+});
+
+test("a ready phone that says that something is wrong is not passed over", () => {
+  assert.match(of([...phones(9), ...phones(1, { problem: "the phone says: out of memory" }, 10)])[0].detail, /1 ready, with something to see to/);
+});
+
+test("refused announcements are told as long as they are news", () => {
+  const refused = (last_at, more = []) => ({ registration: { refused: [{ reason: "wrong_token", field: "authorization", message: "the token is wrong", peer: "10.0.0.7", count: 3, first_at: NOW - 900, last_at }, ...more] } });
+  const [first] = of(phones(3), refused(NOW - 120));
+  assert.deepEqual([first.level, first.title], ["warn", "Phones that announce themselves are refused: the token is wrong"]);
+  assert.equal(first.detail, "3 times, the last 2 min ago from 10.0.0.7.");
+  const other = { reason: "invalid", field: "replica.slots", message: "replica.slots must be from 1 to 1024, not 0", peer: "::1", count: 1, first_at: NOW - 60, last_at: NOW - 60 };
+  assert.match(of(phones(3), refused(NOW - 120, [other]))[0].detail, /Replica.slots must be from 1 to 1024, not 0 \(1 time\)/);
+  assert.equal(of(phones(3), refused(NOW - 4000))[0].level, "well", "long ago");
 });
 
 test("phones on probation take work, and are said to be", () => {

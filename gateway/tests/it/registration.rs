@@ -171,6 +171,8 @@ async fn a_phone_says_how_it_is_what_is_wrong_and_that_it_goes() {
         (&shown["last_event"]["event"], &shown["last_event"]["problem"]),
         (&json!("error"), &json!("no memory"))
     );
+    // It works on, and whoever looks at a list sees it all the same.
+    assert_eq!((&shown["state"], &shown["problem"]), (&json!("ready"), &json!("the phone says: no memory")));
     assert_eq!(shown["silent"], json!(false));
     let gone = sign(&gateway, &key, &json!({ "event": "leaving" })).await;
     assert_eq!((gone.status, &gone.json()["outcome"]), (200, &json!("leaving")));

@@ -171,6 +171,69 @@ async fn a_feed_ends_with_its_process_and_the_next_one_is_another_instance() {
 }
 
 #[tokio::test]
+async fn after_a_restart_phones_that_do_not_come_back_are_told_apart_from_new_ones() {
+    let fleet = Fleet::of(2, &phone(1, 100.0)).await;
+    let mut gateway = Gateway::over(&fleet, "").await;
+    let mut feed = watch(&gateway).await;
+    let whole = last(&feed, "pool");
+    let of = |name: &str| {
+        whole["replicas"].as_array().into_iter().flatten().map(|one| one[name].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!((of("missing"), of("takes_work")), (vec![json!(false); 2], vec![json!(true); 2]), "{whole}");
+    let labels = json!({"labels": {"deployment": "job:7"}});
+    gateway.admin("PATCH", "/admin/replicas/1", Some(&labels)).await;
+    let one = |delta: &Value, wanted: &dyn Fn(&Value) -> bool| {
+        delta["replicas"].as_array().is_some_and(|all| all.iter().any(wanted))
+    };
+    until(&mut feed, "delta", |delta| one(delta, &|one| one["id"] == 1 && one["deployment"] == "job:7")).await;
+
+    fleet.phones[1].set_fault(Fault::UnknownId);
+    gateway.signal(Signal::TERM);
+    assert!(gateway.exited().await.success());
+    gateway.restart().await;
+    let mut feed = watch(&gateway).await;
+    let is_gone =
+        |one: &Value| one["id"] == 2 && one["missing"] == true && one["state"] == "out" && one["problem"].is_string();
+    until_either(&mut feed, &is_gone).await;
+    until_either(&mut feed, &|one| one["id"] == 1 && one["missing"] == false && one["takes_work"] == true).await;
+    fleet.phones[1].clear_fault();
+    until_either(&mut feed, &|one| one["id"] == 2 && one["missing"] == false && one["state"] == "ready").await;
+}
+
+/// Reads until some replica is as wanted, in what is told at the start or later.
+async fn until_either(feed: &mut Exchange, wanted: &dyn Fn(&Value) -> bool) {
+    let told = |feed: &Exchange| [told(feed, "pool"), told(feed, "delta")].concat();
+    let found =
+        |all: Vec<Value>| all.iter().any(|part| part["replicas"].as_array().is_some_and(|all| all.iter().any(wanted)));
+    while !found(told(feed)) {
+        let seen = feed.seen().len();
+        assert!(feed.read_while(|text| text.len() <= seen).await, "{}", feed.seen());
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_no_phone_serves_has_no_wait_but_an_end() {
+    let fleet = Fleet::of(1, &phone(1, 100.0)).await;
+    let gateway = Gateway::over(&fleet, "").await;
+    let mut feed = watch(&gateway).await;
+    let model = |queue: &Value, field: &str| queue["by_model"][0][field].clone();
+    until(&mut feed, "queue", |queue| model(queue, "estimate_s").is_number() && queue["refused_after_s"] == 30.0).await;
+    fleet.phones[0].set_fault(Fault::UnknownId);
+    let gone = until(&mut feed, "queue", |queue| model(queue, "estimate_s").is_null()).await;
+    assert_eq!((model(&gone, "model"), model(&gone, "slots")), (json!("tiny"), json!(0)), "{gone}");
+    assert!(gone["by_class"][0]["estimate_s"].is_null(), "{gone}");
+    let queue = gateway.admin("GET", "/admin/queue", None).await.json();
+    let first = &queue["data"][0];
+    assert_eq!((&first["wait_s"], &first["refused_after_s"]), (&Value::Null, &json!(30.0)), "{queue}");
+    fleet.phones[0].clear_fault();
+    let waits_again = async |gateway: &Gateway| {
+        let queue = gateway.admin("GET", "/admin/queue", None).await.json();
+        queue["data"][0]["wait_s"].is_number() && queue["data"][0]["refused_after_s"].is_null()
+    };
+    gateway.wait_for("an estimate", waits_again).await;
+}
+
+#[tokio::test]
 async fn the_last_hour_has_what_was_asked() {
     let fleet = Fleet::of(1, &phone(1, 100.0)).await;
     let gateway = Gateway::over(&fleet, "").await;

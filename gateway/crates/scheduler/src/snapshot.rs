@@ -24,8 +24,10 @@ pub struct Snapshot {
     pub decisions: [u64; Decision::ALL.len()],
     /// Slot-seconds that led to no answer, by [`Waste`] as in [`Waste::ALL`].
     pub wasted: [f64; Waste::ALL.len()],
-    /// Estimated wait of a new request by model and class, where the model is known.
+    /// Estimated wait of a new request by model and class, of models that a replica serves now.
     pub waits: BTreeMap<(ModelId, Class), Duration>,
+    /// A request for a model that none serves is refused after it has waited this long.
+    pub no_replica_wait: Duration,
     /// Relays that are held to be down, all their replicas with them.
     pub relays_down: Vec<RelayId>,
 }
@@ -272,8 +274,17 @@ pub struct ReplicaView {
 impl ReplicaView {
     /// Whether it gets new work, now or when a slot frees.
     pub fn takes_work(&self) -> bool {
-        let serves = matches!(self.state, ReplicaState::Ready | ReplicaState::Suspect | ReplicaState::Probation);
-        serves && self.limit != Limit::Paused
+        self.state.takes_work() && !self.is_paused()
+    }
+
+    /// Whether it can be counted on: it takes work, and nothing speaks against it.
+    pub fn is_ready(&self) -> bool {
+        self.state == ReplicaState::Ready && !self.is_paused()
+    }
+
+    /// Whether it would take work, but is spared for what its phone says about itself.
+    pub fn is_paused(&self) -> bool {
+        self.state.takes_work() && self.limit == Limit::Paused
     }
 }
 

@@ -22,6 +22,7 @@ impl Scheduler {
             decisions: self.tally.decisions,
             wasted: self.tally.wasted,
             waits: self.waits(now),
+            no_replica_wait: self.config.queue.no_replica_wait,
             relays_down: self.pool.relays.iter().filter(|(_, relay)| relay.down).map(|(id, _)| *id).collect(),
         }
     }
@@ -68,7 +69,8 @@ impl Scheduler {
     }
 
     fn waits(&self, now: Timestamp) -> BTreeMap<(ModelId, Class), Duration> {
-        let all = self.pool.models.keys().flat_map(|model| Class::ALL.map(|class| (*model, class)));
+        let served = self.pool.models.iter().filter(|(_, pool)| pool.serving_slots > 0);
+        let all = served.flat_map(|(model, _)| Class::ALL.map(|class| (*model, class)));
         all.map(|(model, class)| ((model, class), self.estimate_wait(model, class, now))).collect()
     }
 

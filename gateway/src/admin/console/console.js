@@ -7,6 +7,7 @@ import { byId, h, keyed, setAttribute, setText, tickMoments } from "./dom.js";
 import { Feed } from "./feed.js";
 import { Grid } from "./grid.js";
 import * as panels from "./panels.js";
+import { standingOf } from "./pool.js";
 import { apply, connectionChanged, emptyState, isLive, nowOf, wordsOf } from "./state.js";
 import { verdict } from "./verdict.js";
 import { STATES, ago, count, length, number } from "./words.js";
@@ -106,7 +107,7 @@ function drawPool() {
   none.hidden = shown > 0 || !state.seen.has("pool");
   setText(none, all ? "No phone has all of these words." : "No phone yet. Add one, or let phones register themselves.");
   const counts = new Map();
-  for (const { state: name } of state.replicas.values()) counts.set(name, (counts.get(name) ?? 0) + 1);
+  for (const name of [...state.replicas.values()].map(standingOf)) counts.set(name, (counts.get(name) ?? 0) + 1);
   keyed(byId("key"), Object.entries(STATES), ([name]) => name,
     ([name, { letter, word, means }]) => h("div", {}, h("dt", {}, h("i", { class: "mark", "data-state": name, "aria-hidden": "true" }, letter), h("b", {}), ` ${word}`), h("dd", {}, means)),
     (element, [name]) => {

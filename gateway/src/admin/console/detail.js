@@ -2,6 +2,7 @@
 
 import { call, drain, remove, undrain } from "./actions.js";
 import { address, h, keyed, moment, setAttribute, setMoment, setText } from "./dom.js";
+import { standingOf } from "./pool.js";
 import { remedyOf } from "./verdict.js";
 import { acu, count, length, number, own, reasonOf, stateOf } from "./words.js";
 
@@ -78,10 +79,11 @@ export class Detail {
   #draw() {
     const [r, parts, now] = [this.#replica, this.#parts, this.#now()];
     const full = this.#fullFor === r.id ? this.#full : null;
-    const shown = stateOf(r.state);
+    const standing = standingOf(r);
+    const shown = stateOf(standing);
     setText(parts.name, r.name);
     setText(parts.badge, `${shown.letter ? `${shown.letter} ` : ""}${shown.word}`);
-    setAttribute(parts.badge, "data-state", r.state);
+    setAttribute(parts.badge, "data-state", standing);
     if (parts.url.shown !== r.url) {
       parts.url.shown = r.url;
       parts.url.replaceChildren(address(r.url));
@@ -89,7 +91,7 @@ export class Detail {
     setMoment(parts.since, r.since_s, now);
     setText(parts.why, `${r.reason ? `${reasonOf(r.reason)}. ` : ""}${shown.means}`);
     setText(parts.problem, r.problem ?? "");
-    const limit = r.limit?.level && r.limit.level !== "none" ? `It ${r.limit.level === "paused" ? "rests" : "gets less work"}: ${r.limit.reason}. ` : "";
+    const limit = r.limit?.level === "fewer" ? `It gets less work: ${r.limit.reason}. ` : "";
     const { next, again } = remedyOf(r);
     const advice = [r.problem && next ? "" : shown.next, again ? `${again.charAt(0).toUpperCase()}${again.slice(1)}.` : ""].join(" ");
     setText(parts.next, `${limit}${advice}`);
@@ -126,10 +128,10 @@ export class Detail {
       Number.isFinite(report.temperature) ? `${number(report.temperature)} °C` : null, report.metered ? "metered network" : null, report.screen_on ? "screen on" : null,
     ].filter(Boolean).join(", ") : null;
     return [
-      ["Slots", `${number(r.busy)} busy of ${number(r.slots)}${r.usable !== r.slots ? `, ${number(r.usable)} usable now` : ""}`],
+      ["Slots", `${number(r.busy)} busy of ${number(r.usable)}${r.usable !== r.slots ? ` usable now, ${number(r.slots)} in all` : ""}`],
       ["Models", (r.models ?? []).join(", ")],
-      ["Reads", speed(r.prefill, full?.assumed?.prefill_tokens_per_second)],
-      ["Writes", speed(r.decode, full?.assumed?.decode_tokens_per_second)],
+      ["Reads", speed(r.prefill, r.prefill_assumed)],
+      ["Writes", speed(r.decode, r.decode_assumed)],
       ["Answers", `${number(r.answers)} whole, ${number(r.failures)} failed`],
       ["How attempts ended", attempts.slice(0, 6).map(([name, n]) => `${name.replaceAll("_", " ")} ${number(n)}`).join(", ")],
       ["Tried again", left(r.penalty_until)],

@@ -2,6 +2,7 @@
 
 import { h, setAttribute, setText } from "./dom.js";
 import { matches } from "./state.js";
+import { isReady, standingOf } from "./pool.js";
 import { kinds } from "./verdict.js";
 import { STATES, count, number, own, stateOf } from "./words.js";
 
@@ -11,7 +12,7 @@ const SIZES = [["xl", 196, 66], ["l", 116, 50], ["m", 50, 44], ["s", 32, 32], ["
 const HEIGHT = 500;
 
 const GROUPINGS = {
-  state: (r) => r.state,
+  state: standingOf,
   deployment: (r) => r.deployment ?? "",
   model: (r) => r.models?.[0] ?? "",
   none: () => "all",
@@ -116,20 +117,23 @@ export class Grid {
       this.#cells.set(replica.id, cell);
       if (this.#current === null) this.#rove(replica.id);
     }
-    const { state, busy = 0, slots = 0, limit, name } = replica;
+    const { busy = 0, usable = 0, limit, name } = replica;
+    const [standing, model] = [standingOf(replica), replica.models?.[0] ?? ""];
     const working = busy + (replica.lingering ?? 0) + (replica.foreign ?? 0);
-    const drawn = `${state}\n${busy}\n${working}\n${slots}\n${limit?.level ?? ""}\n${name}\n${replica.models?.[0] ?? ""}`;
+    const amiss = isReady(replica) && Boolean(replica.problem);
+    const drawn = [standing, busy, working, usable, limit?.level, amiss, name, model].join("\n");
     if (drawn !== cell.drawn) {
       cell.drawn = drawn;
-      const shown = stateOf(state);
-      const limited = limit?.level && limit.level !== "none" ? limit.level : null;
-      setAttribute(cell.element, "data-state", own(STATES, state) ? state : "other");
-      setAttribute(cell.element, "data-limit", limited);
-      setText(cell.letter, shown.letter || (limited === "paused" ? "=" : limited ? "–" : ""));
+      const shown = stateOf(standing);
+      const fewer = limit?.level === "fewer";
+      setAttribute(cell.element, "data-state", own(STATES, standing) ? standing : "other");
+      setAttribute(cell.element, "data-limit", fewer ? "fewer" : null);
+      setText(cell.letter, shown.letter || (amiss ? "▲" : fewer ? "–" : ""));
       setText(cell.name, name);
-      setText(cell.sub, state === "ready" || busy ? `${busy}/${slots} ${replica.models?.[0] ?? ""}` : shown.word);
-      cell.element.style.setProperty("--fill", slots ? Math.min(1, working / slots).toFixed(2) : "0");
-      setAttribute(cell.element, "aria-label", `${name}, ${shown.word}, ${number(busy)} of ${count(slots, "slot")} busy${limited ? `, ${limited}` : ""}`);
+      setAttribute(cell.element, "title", `${name}${model ? `, ${model}` : ""}`);
+      setText(cell.sub, standing === "ready" || busy ? `${busy}/${usable} ${model}` : shown.word);
+      cell.element.style.setProperty("--fill", working ? Math.min(1, working / Math.max(1, usable)).toFixed(2) : "0");
+      setAttribute(cell.element, "aria-label", `${name}, ${shown.word}, ${number(busy)} of ${count(usable, "slot")} busy${fewer ? ", fewer" : ""}${amiss ? ", something to see to" : ""}`);
     }
     const key = GROUPINGS[this.#grouping](replica);
     if (cell.group?.key !== key) this.#move(replica.id, cell, key, dirty);
@@ -210,7 +214,7 @@ export class Grid {
       const broken = kinds(members.filter((r) => r.problem));
       why = broken.slice(0, 3).map((one) => `${number(one.n)}: ${one.kind}`).join(" · ");
     } else {
-      const ready = members.filter((r) => r.state === "ready").length;
+      const ready = members.filter(isReady).length;
       title = this.#grouping === "none" ? "all" : group.key || `no ${this.#grouping}`;
       why = `${number(ready)} of ${number(n)} ready`;
     }

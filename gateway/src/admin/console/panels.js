@@ -39,13 +39,20 @@ export function drawRates({ points, everyS }) {
   setText(byId("n-failed"), seconds ? number((sum((p) => p.failed) / seconds) * 60) : "–");
 }
 
+/** How long a new request would wait; where no phone takes work, what becomes of it. */
+function waitOf(seconds, isServed, { refused_after_s }) {
+  if (Number.isFinite(seconds)) return length(seconds);
+  return isServed || !Number.isFinite(refused_after_s) ? "–" : `no phone: refused after ${length(refused_after_s)}`;
+}
+
 export function drawQueue({ queue }) {
+  const anyServed = (queue?.by_model ?? []).some((one) => one.slots > 0);
   const waits = (element, one) => {
     const [name, waiting, oldest, estimate] = element.children;
     setText(name, one.class ?? one.model ?? one.tenant);
     setText(waiting, number(one.waiting));
     setText(oldest, one.waiting && Number.isFinite(one.oldest_s) ? length(one.oldest_s) : "–");
-    if (estimate) setText(estimate, Number.isFinite(one.estimate_s) ? length(one.estimate_s) : "–");
+    if (estimate) setText(estimate, waitOf(one.estimate_s, anyServed, queue));
   };
   table("by-class", queue?.by_class ?? [], (one) => one.class, () => row("class", "waiting", "oldest", "a new one would wait"), waits);
   const tenants = [...(queue?.by_tenant ?? [])];
@@ -55,7 +62,8 @@ export function drawQueue({ queue }) {
     const [name, waiting, estimate, ready] = element.children;
     setText(name, one.model);
     setText(waiting, number(one.waiting));
-    setText(estimate, Number.isFinite(one.estimate_s) ? length(one.estimate_s) : "–");
+    setText(estimate, waitOf(one.estimate_s, one.slots > 0, queue));
+    setAttribute(estimate, "title", estimate.textContent);
     setText(ready, `${number(one.ready)} with ${count(one.slots, "slot")}`);
     setAttribute(ready, "class", one.ready ? null : "alarm");
   });

@@ -9,7 +9,7 @@ export function emptyState() {
   return {
     connection: { phase: "connecting", wasLost: false, since: Date.now() / 1000, message: null, retryAt: null, heardAt: null },
     hello: null, skew: 0, seen: new Set(), replicas: new Map(), totals: null, queue: null, requests: null, batches: null, everyS: 10, points: [],
-    advice: null, cost: null, deployments: null, events: [],
+    advice: null, cost: null, deployments: null, registration: null, events: [],
   };
 }
 
@@ -59,7 +59,7 @@ export function apply(state, name, data, changed = new Set(), localNow = Date.no
         changed.add(id);
       }
       return "pool";
-    case "totals": case "queue": case "requests": case "batches": case "advice": case "cost": case "deployments":
+    case "totals": case "queue": case "requests": case "batches": case "advice": case "cost": case "deployments": case "registration":
       state[name] = data;
       state.seen.add(name);
       return name;
@@ -94,7 +94,7 @@ export function matches(replica, words) {
   if (!words.length) return true;
   const text = [
     replica.name, replica.url, replica.state, ...(replica.models ?? []), replica.deployment, replica.processor, replica.problem, replica.dialect,
-    replica.source, replica.verification, replica.limit?.reason, replica.draining ? "draining" : "", `#${replica.id}`,
+    replica.source, replica.verification, replica.limit?.reason, replica.draining ? "draining" : "", replica.limit?.level === "paused" ? "resting" : "", `#${replica.id}`,
   ].join("\n").toLowerCase();
   return words.every((word) => text.includes(word));
 }

@@ -1,7 +1,8 @@
 // What is wrong and what to do, in words, the worst first. Pure: the state and the time in, sentences out.
 
+import { isComing, isPaused, standingOf, takesWork, tally } from "./pool.js";
 import { isLive, nowOf } from "./state.js";
-import { COMING, clockTime, count, length, listed, number, percent, bytes } from "./words.js";
+import { ago, clockTime, count, length, listed, number, percent, bytes, stateOf } from "./words.js";
 
 /** Share of the pool out of service that is an emergency, and the one that is worth a look. */
 const MOST = 0.5;
@@ -18,6 +19,11 @@ const MODELS_TOLD = 4;
 /** Share of requests that failed in the last minutes, of at least so many. */
 const FAILING = 0.1;
 const FEW = 10;
+/** Phones that cannot be reached and went within so many seconds of each other, about a probe's interval, have one cause, from so many on. */
+const AT_ONCE = 20;
+const NO_CHANCE = 3;
+/** Refused announcements of phones are spoken of for so many seconds. */
+const REFUSED_LATELY = 3600;
 
 const RANK = { bad: 0, warn: 1, unknown: 2, well: 3 };
 const hostOf = (url) => {
@@ -74,19 +80,6 @@ const inBrackets = (found, shown = 3) => {
 const upper = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const sentence = (text) => (!text || /[.?!]$/.test(text) ? text : `${text}.`);
 
-const takesWork = ({ state }) => state === "ready" || state === "probation";
-
-/** The pool by what its phones mean for its work. */
-export function tally(state) {
-  const replicas = [...state.replicas.values()];
-  const by = (test) => replicas.filter(test);
-  return {
-    replicas, ready: by((r) => r.state === "ready"), probation: by((r) => r.state === "probation"), out: by((r) => r.state === "out" || r.state === "suspect"),
-    wrong: by((r) => r.state === "misconfigured"), coming: by((r) => COMING.has(r.state)), draining: by((r) => r.state === "draining"),
-    paused: by((r) => r.limit?.level === "paused"), serves: replicas.some(takesWork),
-  };
-}
-
 /**
  * The verdict: `[{ key, level, title, detail, next }]` with `level` of `bad`, `warn`, `unknown` or `well`, the worst first and never empty.
  * `key` stays the same as long as the same thing is wrong.
@@ -97,10 +90,10 @@ export function verdict(state, now = nowOf(state)) {
   const pool = tally(state);
   const found = [
     ...ofProcess(state), ...ofRelays(state, pool, now), ...ofModels(state, pool), ...ofPool(state, pool, now), ...ofQueue(state, pool),
-    ...ofFailures(state, now), ...ofDeployments(state, now), ...ofBatches(state),
+    ...ofFailures(state, now), ...ofDeployments(state, now), ...ofBatches(state), ...ofRegistration(state, now),
   ];
   // Where something is amiss, but nothing bad, it is good to know that the rest works.
-  if (!found.some((one) => one.level === "bad") && (pool.serves || !found.length)) found.push(allWell(state, pool, found.length > 0));
+  if (!found.some((one) => one.level === "bad") && (pool.ready.length || pool.probation.length || !found.length)) found.push(allWell(state, pool, found.length > 0));
   return found.map((one, at) => ({ detail: "", next: "", ...one, at })).sort((a, b) => RANK[a.level] - RANK[b.level] || a.at - b.at);
 }
 
@@ -148,16 +141,18 @@ function ofProcess({ totals }) {
   return found;
 }
 
-function ofRelays({ totals, queue }, pool, now) {
+function ofRelays(state, pool, now) {
+  const { totals, queue } = state;
+  const idle = pool.serves ? "" : ` No phone takes work: requests fail ${failsAfter(state)}.`;
   const waiting = (queue?.by_model ?? []).reduce((sum, one) => sum + ((one.ready ?? 0) === 0 ? (one.waiting ?? 0) : 0), 0);
   return (totals?.relays_down ?? []).map((relay) => {
     const hit = pool.replicas.filter((r) => r.reason === "relay_down" && isBehind(r, relay));
-    const unreachable = hit.length ? hit : pool.out.filter((r) => isBehind(r, relay));
+    const unreachable = hit.length ? hit : [...pool.out, ...pool.missing].filter((r) => isBehind(r, relay));
     const since = Math.min(...hit.map((r) => r.since_s));
     const when = Number.isFinite(since) ? ` since ${clockTime(since, now)}` : "";
     return {
       key: `relay ${relay}`, level: "bad", title: `Relay ${relay} is down: ${count(unreachable.length, "phone")} unreachable${when}`,
-      detail: `All phones behind it failed at once, so none of them is blamed: they come back with it, without a penalty.${waiting ? ` ${count(waiting, "request")} wait${waiting === 1 ? "s" : ""} meanwhile.` : ""}`,
+      detail: `All phones behind it failed at once, so none of them is blamed: they come back with it, without a penalty.${waiting ? ` ${count(waiting, "request")} wait${waiting === 1 ? "s" : ""} meanwhile.` : ""}${idle}`,
       next: `Wait, or check the way to it: does this machine reach ${relay}? If other networks reach it, the fault is here.`,
     };
   });
@@ -193,13 +188,13 @@ function ofModels(state, pool) {
   const isExplained = (model) => model.all.length > 0 && model.all.every((r) => down.some((relay) => isBehind(r, relay)));
   const worst = told.filter((model) => !isExplained(model)).sort((a, b) => b.waiting - a.waiting);
   return worst.slice(0, MODELS_TOLD).map(({ model, all, waiting }) => {
-    const coming = all.filter((r) => COMING.has(r.state)).length;
+    const coming = all.filter(isComing).length;
     const broken = kinds(all.filter((r) => r.problem));
     const standing = all.length
-      ? `${all.length === 1 ? "The only phone" : `All ${number(all.length)} phones`} that could: ${inBrackets(broken) || listed([...new Set(all.map((r) => r.state))])}.`
+      ? `${all.length === 1 ? "The only phone" : `All ${number(all.length)} phones`} that could: ${inBrackets(broken) || listed([...new Set(all.map((r) => stateOf(standingOf(r)).word))])}.`
       : "No phone of the pool has it.";
     const next = coming ? `Wait: ${count(coming, "phone")} of it ${coming === 1 ? "is" : "are"} coming.`
-      : all.length ? sentence(upper(broken[0]?.next ?? "Undrain one of them, or add another"))
+      : all.length ? remedyFor(all.filter((r) => r.problem), all.some(isPaused) ? "Charge or cool one of them, or add another." : all.some((r) => r.draining) ? "Undrain one of them, or add another." : SEE_ONE)
       : "Add a phone that serves it, or name it under [models] if phones call it otherwise.";
     return {
       key: `model ${model}`, level: waiting > 0 ? "bad" : "warn",
@@ -208,47 +203,132 @@ function ofModels(state, pool) {
   });
 }
 
+/** How long a request is kept waiting for a phone where there is none. */
+const failsAfter = ({ queue }) => (Number.isFinite(queue?.refused_after_s) ? `after ${length(queue.refused_after_s)}` : "after a while");
+
+/** Of phones that are out, those that went at one moment, where that is nearly all: `{ n, span }`, or null. One cause has taken them. */
+export function atOnce(out) {
+  const times = out.filter((r) => r.reason === "hard_failure").map((r) => r.since_s).sort((a, b) => a - b);
+  let best = null;
+  for (let [from, to] = [0, 0]; to < times.length; to += 1) {
+    while (times[to] - times[from] > AT_ONCE) from += 1;
+    const n = to - from + 1;
+    if (!best || n > best.n) best = { n, span: times[to] - times[from] };
+  }
+  return best && best.n >= NO_CHANCE && best.n >= 0.8 * out.length ? best : null;
+}
+
 function ofPool(state, pool, now) {
   const all = pool.replicas.length;
   if (!all) {
     const waits = state.totals?.queued ? ` ${count(state.totals.queued, "request")} wait.` : "";
     return [{ key: "empty", level: "warn", title: "No phone is in the pool", detail: `Requests cannot be answered.${waits}`, next: "Add one (the button above), or let phones register themselves." }];
   }
-  const found = [];
-  const behindRelay = (state.totals?.relays_down ?? []).length > 0;
+  const down = state.totals?.relays_down ?? [];
   // What a relay explains is not told again as so many broken phones.
-  const out = behindRelay ? pool.out.filter((r) => r.reason !== "relay_down" && !state.totals.relays_down.some((relay) => isBehind(r, relay))) : pool.out;
+  const unexplained = (list) => list.filter((r) => !down.some((relay) => r.reason === "relay_down" || isBehind(r, relay)));
+  const [out, missing, unreached] = [pool.out, pool.missing, pool.unreached].map(unexplained);
   const counted = all - pool.draining.length;
-  const share = counted ? out.length / counted : 0;
-  if (share >= MANY && out.length > 1) {
-    const broken = kinds(out);
-    const name = share >= 0.995 ? "The whole pool is" : share >= 0.6 ? "Most of the pool is" : share >= 0.4 ? "Half the pool is" : "Many phones are";
-    const newest = out.filter((r) => now - r.since_s < 900).length;
-    found.push({
-      key: "out", level: share >= MOST || !pool.serves ? "bad" : "warn", title: `${name} out: ${number(out.length)} of ${number(counted)} (${inBrackets(broken, 2)})`,
-      detail: [
-        `${newest === out.length ? "All" : newest ? number(newest) : "None"} of them went in the last 15 min; ${number(pool.ready.length)} of ${count(all, "phone")} ready.`,
-        broken[0].cause ? `Most likely ${broken[0].cause}.` : "",
-      ].join(" ").trim(),
-      next: `${sentence(upper(broken[0].next)) || "Look at one of them: is it on, has it a network, is its app open?"} ${sentence(upper(broken[0].again))}`.trim(),
-    });
-  } else if (!pool.serves && !behindRelay) {
-    found.push({
-      key: "none", level: pool.coming.length ? "warn" : "bad",
-      title: pool.coming.length ? `No phone is ready yet: ${count(pool.coming.length, "phone")} coming` : pool.draining.length === all ? "All phones are draining" : "No phone is ready",
-      detail: inBrackets(kinds(out)), next: pool.coming.length ? "Wait: they are probed now." : pool.draining.length === all ? "Undrain those that should work." : sentence(upper(kinds(out)[0]?.next ?? "")),
-    });
-  }
-  if (pool.wrong.length) {
+  const told = { state, pool, now, all, counted, out, missing, unreached };
+  const found = pool.serves ? ofAway(told) : ofNothing(told, down.length > 0);
+  if (pool.wrong.length && pool.wrong.length < all) {
     const broken = kinds(pool.wrong);
     found.push({
       key: "misconfigured", level: "warn", title: `${count(pool.wrong.length, "phone")} ${pool.wrong.length === 1 ? "needs" : "need"} you: misconfigured`,
       detail: inBrackets(broken), next: sentence(upper(broken[0].next)) || "Correct what is stated about them; they do not get well by themselves.",
     });
   }
-  if (pool.paused.length / all >= MANY) {
+  if (pool.paused.length / all >= MANY && pool.serves) {
     const reasons = kinds(pool.paused.map((r) => ({ problem: r.limit.reason })));
     found.push({ key: "paused", level: "warn", title: `${number(pool.paused.length)} of ${number(all)} phones rest (${inBrackets(reasons, 2)})`, next: "Charge or cool them; they work again by themselves." });
+  }
+  return found;
+}
+
+/** What to do about phones that are away: what their commonest problem asks for, but first what they have in common. */
+function remedyFor(away, otherwise) {
+  const [first] = kinds(away);
+  const burst = atOnce(away);
+  const asked = first?.next ? sentence(upper(first.next)) : burst ? "" : otherwise;
+  return [burst ? "Look at the relay or the network, not at the phones." : "", asked, sentence(upper(first?.again ?? ""))].filter(Boolean).join(" ");
+}
+
+const SEE_ONE = "Look at one of them: is it on, has it a network, is its app open?";
+const REACH = "Does this machine reach them: its network, its DNS, a firewall? If others reach them, the fault is here. Otherwise look at one: is it on, is its app open?";
+const likely = (away) => {
+  const cause = kinds(away)[0]?.cause;
+  return cause ? `Most likely ${cause}.` : "";
+};
+const restartedAt = ({ hello }, now) => (Number.isFinite(hello?.started_at) ? ` at ${clockTime(hello.started_at, now)}` : "");
+
+/** When phones went out: at once, or how many of them lately. */
+function whenOf(out, now) {
+  const burst = atOnce(out);
+  if (burst) return `${burst.n === out.length ? `All ${number(burst.n)}` : `${number(burst.n)} of them`} went out within ${length(Math.max(1, Math.ceil(burst.span)))}.`;
+  const newest = out.filter((r) => now - r.since_s < 900).length;
+  return `${newest === out.length ? "All" : newest ? number(newest) : "None"} of them went in the last 15 min.`;
+}
+
+/** No phone takes work: the one thing to say, with all the reasons there are. */
+function ofNothing({ state, pool, now, all, out, missing, unreached }, isRelayDown) {
+  const away = [...missing, ...out, ...unreached];
+  const rest = pool.coming.length + pool.draining.length;
+  if (pool.coming.length && !away.length && rest === all) {
+    return [{
+      key: "none", level: "warn", title: `No phone is ready yet: ${count(pool.coming.length, "phone")} coming`,
+      detail: `Requests wait for one, and fail ${failsAfter(state)}.`, next: "Wait: they are probed now.",
+    }];
+  }
+  // Its phones are all that there are: it has said so.
+  if (isRelayDown && !away.length) return [];
+  const parts = [
+    [missing.length, `${count(missing.length, "phone")} not back since the restart${restartedAt(state, now)}`], [out.length, `${number(out.length)} out`],
+    [unreached.length, `${number(unreached.length)} never reached`], [pool.wrong.length, `${number(pool.wrong.length)} misconfigured`],
+    [pool.paused.length, `${number(pool.paused.length)} resting`], [pool.draining.length, `${number(pool.draining.length)} draining`], [pool.coming.length, `${number(pool.coming.length)} coming`],
+  ];
+  const why = inBrackets(kinds([...away, ...pool.wrong]));
+  const told = parts.filter(([n]) => n).map(([, text]) => text).join(" · ");
+  const next = missing.length > out.length ? remedyFor(missing, REACH) : away.length ? remedyFor(away, SEE_ONE)
+    : pool.wrong.length ? remedyFor(pool.wrong, "Correct what is stated about them; they do not get well by themselves.")
+    : pool.paused.length ? "Charge or cool them; they work again by themselves." : "Undrain those that should work.";
+  return [{
+    key: "none", level: "bad", title: `No phone takes work: requests fail ${failsAfter(state)}`,
+    detail: [`${sentence(told)}${why ? ` ${sentence(upper(why))}` : ""}`, out.length > 1 ? whenOf(out, now) : "", likely(away)].filter(Boolean).join(" "), next,
+  }];
+}
+
+/** Phones that are away while others work. */
+function ofAway({ state, pool, now, all, counted, out, missing, unreached }) {
+  const found = [];
+  const share = counted ? (out.length + missing.length) / counted : 0;
+  const level = share >= MOST ? "bad" : "warn";
+  const stand = `${number(pool.ready.length)} of ${count(all, "phone")} ready.`;
+  if (missing.length) {
+    found.push({
+      key: "missing", level, title: `${number(missing.length)} of ${count(counted, "phone")} ${missing.length === 1 ? "has" : "have"} not come back since the restart${restartedAt(state, now)} (${inBrackets(kinds(missing), 2)})`,
+      detail: `${missing.length === 1 ? "It was" : "They were"} in the pool before it; ${stand} ${likely(missing)}`.trim(), next: remedyFor(missing, REACH),
+    });
+  }
+  if (counted && out.length / counted >= MANY && out.length > 1) {
+    const part = out.length / counted;
+    const name = part >= 0.995 ? "The whole pool is" : part >= 0.6 ? "Most of the pool is" : part >= 0.4 ? "Half the pool is" : "Many phones are";
+    found.push({
+      key: "out", level, title: `${name} out: ${number(out.length)} of ${number(counted)} (${inBrackets(kinds(out), 2)})`,
+      detail: [whenOf(out, now), upper(stand), likely(out)].filter(Boolean).join(" "), next: remedyFor(out, SEE_ONE),
+    });
+  }
+  const some = pool.suspect.length > 1 || !pool.ready.length;
+  if (counted && some && pool.suspect.length && (pool.suspect.length + out.length) / counted >= MANY) {
+    found.push({
+      key: "doubt", level: "warn", title: `${number(pool.suspect.length)} of ${count(counted, "phone")} ${pool.suspect.length === 1 ? "is" : "are"} in doubt (${inBrackets(kinds(pool.suspect), 2)})`,
+      detail: "They failed lately, and get work only where no better phone is free.", next: stateOf("suspect").next,
+    });
+  }
+  if (unreached.length) {
+    found.push({
+      key: "unreached", level: "warn", title: `${count(unreached.length, "new phone")} cannot be reached (${inBrackets(kinds(unreached), 2)})`,
+      detail: likely(unreached), next: remedyFor(unreached, "Is the address right, and the phone's app open? Requests go to the others meanwhile."),
+    });
   }
   return found;
 }
@@ -304,16 +384,33 @@ function ofBatches({ batches }) {
   }];
 }
 
+/** Phones that announced themselves and were refused: in the gateway's words, which hold nothing that they sent. */
+function ofRegistration({ registration }, now) {
+  const lately = (registration?.refused ?? []).filter((one) => now - one.last_at < REFUSED_LATELY);
+  if (!lately.length) return [];
+  const [first, ...others] = lately;
+  const more = others.length ? ` ${upper(listed(others.slice(0, 2).map((one) => `${one.message} (${count(one.count, "time")})`)))}.` : "";
+  return [{
+    key: `refused ${first.reason} ${first.field}`, level: "warn", title: `Phones that announce themselves are refused: ${first.message}`,
+    detail: `${count(first.count, "time")}, the last ${ago(first.last_at, now)} from ${first.peer}.${more}`,
+    next: "Correct it in the phone's app, or under [registration] here. All that were refused: GET /admin/registrations/refused.",
+  }];
+}
+
 function allWell({ totals }, pool, isRest) {
   const queued = totals?.queued ?? 0;
   const waits = queued ? `${count(queued, "request")} wait${queued === 1 ? "s" : ""}` : "nobody waits";
   const tries = pool.probation.length;
-  const asides = [[pool.out, "out"], [pool.probation, "on probation"], [pool.coming, "coming"], [pool.draining, "draining"], [pool.paused, "resting"]];
+  const away = [...pool.out, ...pool.missing, ...pool.unreached];
+  const asides = [
+    [away, "out"], [pool.suspect, "suspect"], [pool.probation, "on probation"], [pool.coming, "coming"], [pool.draining, "draining"], [pool.paused, "resting"],
+    [pool.amiss, "ready, with something to see to"],
+  ];
   const told = asides.filter(([some]) => some.length).map(([some, word]) => `${number(some.length)} ${word}`);
   const { busy = 0, slots = 0 } = totals ?? {};
   return {
     key: isRest ? "rest" : "well", level: "well", title: `${isRest ? "Otherwise" : "All well"}: ${number(pool.ready.length)} of ${count(pool.replicas.length, "phone")} ready, ${tries > SOME * pool.replicas.length ? `${number(tries)} on probation, ` : ""}${waits}`,
     detail: [...told, `${number(busy)} of ${number(slots)} slots busy`].join(" · "),
-    next: pool.out.length && !isRest ? "Nothing to do: single phones come and go." : "",
+    next: away.length && !isRest ? "Nothing to do: single phones come and go." : "",
   };
 }

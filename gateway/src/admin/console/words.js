@@ -15,10 +15,12 @@ export const STATES = {
     next: "Wait: it is asked questions whose answers are known." },
   probation: { letter: "P", word: "on probation", means: "It came back, and gets one request at a time until one succeeds.",
     next: "Nothing: it gets well by working." },
+  paused: { letter: "=", word: "resting", means: "Its phone is to be spared: its battery, its heat, its network.",
+    next: "Charge or cool it: it works again by itself." },
   draining: { letter: "D", word: "draining", means: "It finishes what runs, and starts nothing new.",
     next: "Undrain it to give it work again." },
   loading: { letter: "L", word: "loading", means: "Its engine is up, its model is not.", next: "Wait until the model is loaded." },
-  joining: { letter: "J", word: "joining", means: "It is new and was not reached yet.", next: "Wait for its first probe." },
+  joining: { letter: "J", word: "joining", means: "It was not reached yet.", next: "Wait for its first probe." },
   ready: { letter: "", word: "ready", means: "It takes work.", next: "" },
 };
 
@@ -28,9 +30,6 @@ export const own = (table, name) => (Object.hasOwn(table, String(name)) ? table[
 /** What is shown of a state that this page does not know: a newer gateway's. */
 export const stateOf = (name) =>
   own(STATES, name) ?? { letter: "*", word: String(name), means: "", next: "" };
-
-/** States in which a replica may come into service by itself, soon. */
-export const COMING = new Set(["joining", "loading", "quarantine"]);
 
 /** Why a state began, in words. */
 export const REASONS = {

@@ -27,6 +27,8 @@ const MAX_REQUESTS: usize = 200;
 const MAX_TENANTS: usize = 20;
 /// Models shown.
 const MAX_QUEUES: usize = 256;
+/// What replicas are counted as that would take work, but are spared.
+const PAUSED: &str = "paused";
 /// Batches shown.
 const MAX_BATCHES: usize = 100;
 
@@ -116,10 +118,11 @@ fn replicas(
     let shown = |view: &scheduler::ReplicaView| {
         let replica = fleet.get(&view.replica)?;
         let (facts, stated) = (replica.facts(), &replica.stated);
-        let (draining, removing, limit) = {
+        let (draining, removing, limit, assumed) = {
             let past = replica.past();
             let level = past.limited.level();
-            (past.draining, past.leaving, (level != Limit::None).then(|| (level, past.limited.reason.clone())))
+            let limit = (level != Limit::None).then(|| (level, past.limited.reason.clone()));
+            (past.draining, past.leaving, limit, past.assumed())
         };
         let is_well = matches!(view.state, ReplicaState::Ready | ReplicaState::Probation | ReplicaState::Draining);
         let problem = if is_well { app.fleet.hindrance(replica, view.foreign) } else { app.fleet.complaint(replica) };
@@ -133,6 +136,8 @@ fn replicas(
                 state: view.state.name(),
                 since_s: calendar.of(view.since),
                 reason: view.why.name(),
+                takes_work: view.takes_work(),
+                missing: app.fleet.is_missing(replica),
                 problem: problem.map(Text::from),
                 problem_next: penalty.map(|_| Text::from("it is tried again by itself".to_owned())),
                 slots: view.slots,
@@ -143,11 +148,13 @@ fn replicas(
                 models: facts.models.iter().take(MAX_MODELS).map(|model| Text::from(&model.name)).collect(),
                 prefill: view.prefill_rate.map(rounded),
                 decode: view.decode_rate.map(rounded),
+                prefill_assumed: assumed.map(|rates| rounded(rates.prefill)),
+                decode_assumed: assumed.map(|rates| rounded(rates.decode)),
                 answers: view.outcomes.0,
                 failures: view.outcomes.1,
                 source: replica.source.name(),
                 verification: replica.origin.verification.name(),
-                deployment: replica.origin.deployment.clone().map(Text::from),
+                deployment: replica.deployment().map(|name| Text::from(name.to_owned())),
                 limit: limit.map(|(level, reason)| LimitNow { level: level.name(), reason: Text::from(reason) }),
                 expires_at: stated.expires_at,
                 cost: stated.cost_acu_per_day,
@@ -164,14 +171,16 @@ fn replicas(
 }
 
 fn totals(app: &AppState, snapshot: &Snapshot) -> Totals {
-    let mut states = States(ReplicaState::ALL.map(|state| (state.name(), 0)).to_vec());
+    let names = ReplicaState::ALL.iter().map(|state| state.name()).chain([PAUSED]);
+    let mut states = States(names.map(|name| (name, 0)).collect());
     let (mut slots, mut busy, mut free) = (0, 0, 0);
     for replica in &snapshot.replicas {
-        if let Some((_, count)) = states.0.iter_mut().find(|(name, _)| *name == replica.state.name()) {
+        let standing = if replica.is_paused() { PAUSED } else { replica.state.name() };
+        if let Some((_, count)) = states.0.iter_mut().find(|(name, _)| *name == standing) {
             *count += 1;
         }
         busy += replica.running.len();
-        if replica.state.takes_work() {
+        if replica.takes_work() {
             let usable = usize::from(replica.usable_slots);
             let taken = replica.running.len() + usize::from(replica.lingering) + usize::from(replica.foreign);
             slots += usable;
@@ -236,8 +245,8 @@ fn queue(
         let Some(replica) = fleet.get(&view.replica) else { continue };
         for model in &replica.facts().models {
             let served = models.entry(model.id).or_default();
-            served.ready += usize::from(view.state == ReplicaState::Ready);
-            served.slots += if view.state.takes_work() { usize::from(view.usable_slots) } else { 0 };
+            served.ready += usize::from(view.is_ready());
+            served.slots += if view.takes_work() { usize::from(view.usable_slots) } else { 0 };
         }
     }
     for (model, _) in snapshot.queued.keys() {
@@ -264,7 +273,8 @@ fn queue(
     by_model.sort_by(|a, b| a.model.cmp(&b.model));
     by_model.truncate(MAX_QUEUES);
     let (by_tenant, others) = by_tenant(tenants);
-    QueueNow { by_class: Class::ALL.map(of_class).into(), by_tenant, others, by_model }
+    let refused_after_s = snapshot.no_replica_wait.as_secs_f64();
+    QueueNow { by_class: Class::ALL.map(of_class).into(), by_tenant, others, by_model, refused_after_s }
 }
 
 /// The tenants of which most wait, and how many wait of all others.

@@ -101,6 +101,10 @@ pub(crate) struct ReplicaNow {
     pub(super) since_s: f64,
     /// Why.
     pub(super) reason: &'static str,
+    /// Whether it gets new work, now or when a slot frees.
+    pub(super) takes_work: bool,
+    /// It was in the pool before the gateway was started, and has not answered since.
+    pub(super) missing: bool,
     /// What keeps it from working, and what to do about it.
     #[schema(value_type = Option<String>)]
     pub(super) problem: Option<Text>,
@@ -124,6 +128,10 @@ pub(crate) struct ReplicaNow {
     pub(super) prefill: Option<f64>,
     /// Answer tokens a second, measured.
     pub(super) decode: Option<f64>,
+    /// What is assumed until it is measured: stated, measured in quarantine or before a restart, or typical of its model's size.
+    pub(super) prefill_assumed: Option<f64>,
+    /// The same of answer tokens.
+    pub(super) decode_assumed: Option<f64>,
     /// Whole answers since it came up.
     pub(super) answers: u64,
     /// Failed attempts since it came up.
@@ -132,7 +140,7 @@ pub(crate) struct ReplicaNow {
     pub(super) source: &'static str,
     /// How well it is known who it is.
     pub(super) verification: &'static str,
-    /// The job that it runs.
+    /// The job that it runs, or what its label `deployment_id` or `deployment` says.
     #[schema(value_type = Option<String>)]
     pub(super) deployment: Option<Text>,
     /// How much less is asked of it, by what its phone says about itself.
@@ -188,7 +196,8 @@ pub(crate) struct Doing {
 /// `totals`: the pool in numbers.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Totals {
-    /// Replicas by state; every state is there.
+    /// Replicas by state, but for those that are `paused`: they would take work, and are spared for what their phones say. Every state
+    /// is there.
     #[schema(value_type = std::collections::BTreeMap<String, usize>)]
     pub(super) replicas: States,
     /// Usable slots of replicas that take work.
@@ -241,6 +250,8 @@ pub(crate) struct QueueNow {
     pub(super) others: usize,
     /// All models that are served or waited for, by name, at most 256.
     pub(super) by_model: Vec<ModelQueue>,
+    /// A request for a model of which no replica takes work is refused after so many seconds.
+    pub(super) refused_after_s: f64,
 }
 
 /// What waits of one class.
@@ -252,7 +263,7 @@ pub(crate) struct ClassQueue {
     pub(super) waiting: usize,
     /// Seconds since the oldest of them arrived.
     pub(super) oldest_s: Option<f64>,
-    /// How long a new one would wait, for the model of which that is longest; null if no model is served or waited for.
+    /// How long a new one would wait, for the model of which that is longest; null if no model is served.
     pub(super) estimate_s: Option<f64>,
 }
 
@@ -276,7 +287,7 @@ pub(crate) struct ModelQueue {
     pub(super) model: Text,
     /// Requests.
     pub(super) waiting: usize,
-    /// How long a new one of class `standard` would wait.
+    /// How long a new one of class `standard` would wait; null while no replica of it takes work.
     pub(super) estimate_s: Option<f64>,
     /// Replicas of it that are ready.
     pub(super) ready: usize,

@@ -38,7 +38,11 @@ def phone(number, **over):
         "source": "config", "verification": "none", "deployment": f"Acurast:5Grw…:{4711 + number // 25}", "expires_at": None, "cost": 0.08, "limit": None,
         "draining": False, "drained": False, "removing": False, "dialect": "llama", "penalty_until": None, "doing": [],
     }
-    return {**one, **over}
+    one.update(over)
+    takes_work = one["state"] in ("ready", "suspect", "probation") and (one["limit"] or {}).get("level") != "paused"
+    if not takes_work:
+        one["usable"] = over.get("usable", 0)
+    return {"takes_work": takes_work, "missing": False, "prefill_assumed": None, "decode_assumed": None, **one}
 
 
 def out(number, problem, **over):
@@ -82,6 +86,7 @@ class Scene:
                 {"class": "batch", "waiting": 0, "oldest_s": None, "estimate_s": 90.0},
             ],
             "by_tenant": [{"tenant": "fraud", "waiting": waiting, "oldest_s": 48.0}] if waiting else [], "others": 0, "by_model": by_model,
+            "refused_after_s": 30.0,
         }
         doing = [{**what, "replica": one["name"]} for one in replicas for what in one["doing"]]
         self.requests = {"total": len(doing), "data": sorted((
@@ -100,12 +105,13 @@ class Scene:
              "detail": one["problem"], "event": "state"}
             for one in sorted(replicas, key=lambda r: r["since_s"])[-200:]
         ]
-        self.advice, self.cost, self.deployments = None, None, None
+        self.advice, self.cost, self.deployments, self.registration = None, None, None, {"refused": []}
 
     def totals(self):
         all_, states = list(self.replicas.values()), {}
         for one in all_:
-            states[one["state"]] = states.get(one["state"], 0) + 1
+            standing = "paused" if (one["limit"] or {}).get("level") == "paused" else one["state"]
+            states[standing] = states.get(standing, 0) + 1
         slots, busy = sum(r["usable"] for r in all_), sum(r["busy"] for r in all_)
         return {"replicas": states, "slots": slots, "busy": busy, "free": slots - busy, "in_flight": self.requests["total"], "store_ok": True, "draining": False,
                 "memory": {"used": 61 << 20, "limit": 512 << 20}, **self.extra}
@@ -114,7 +120,7 @@ class Scene:
         now = time.time()
         yield "hello", {"version": self.version, "started_at": now - 90_000, "now": now, "instance": self.instance, "max_slots_shown": 64, "admin_token_needed": bool(self.token)}
         yield "pool", {"replicas": list(self.replicas.values())}
-        for name in ("totals", "queue", "requests", "batches", "advice", "cost", "deployments"):
+        for name in ("totals", "queue", "requests", "batches", "advice", "cost", "deployments", "registration"):
             value = getattr(self, name)
             value = value() if callable(value) else value
             if value is not None:
