@@ -11,6 +11,7 @@ use super::{
     show::moment,
     table::{Align, Table, cell, print_json, printable},
 };
+use crate::telemetry::OTHER;
 
 /// Flags of `huntgroup cost`.
 #[derive(Clone, Debug, Args)]
@@ -89,10 +90,10 @@ fn write(cost: &Value, out: &mut dyn Write) -> io::Result<()> {
         )?;
     }
     for (title, list) in [("MODEL", "models"), ("TENANT", "tenants"), ("DEPLOYMENT", "deployments")] {
-        let rows = cost[list].as_array().map_or(&[][..], Vec::as_slice);
+        let rows: Vec<&Value> = cost[list].as_array().into_iter().flatten().filter(|row| is_told(row)).collect();
         if !rows.is_empty() {
             writeln!(out)?;
-            table(title, rows).write(out)?;
+            table(title, &rows).write(out)?;
         }
     }
     let notes = notes(cost);
@@ -102,7 +103,13 @@ fn write(cost: &Value, out: &mut dyn Write) -> io::Result<()> {
     notes.iter().try_for_each(|note| writeln!(out, "{note}"))
 }
 
-fn table(title: &'static str, rows: &[Value]) -> Table {
+/// Whether a row has anything to say: what belongs to nobody is summed up in one that mostly has not.
+fn is_told(row: &Value) -> bool {
+    let amounts = ["total", "used", "wasted", "idle", "requests", "prompt_tokens", "completion_tokens"];
+    row["name"] != OTHER || amounts.iter().any(|field| row[*field].as_f64().is_some_and(|amount| amount != 0.0))
+}
+
+fn table(title: &'static str, rows: &[&Value]) -> Table {
     // Tenants keep no replicas.
     let keeps = title != "TENANT";
     let mut columns = vec![(title, Align::Left)];
@@ -135,14 +142,17 @@ fn notes(cost: &Value) -> Vec<String> {
         notes.push(format!("{now}: {} with a price.", count(number("priced"), "replica")));
     }
     if number("unpriced") > 0 {
-        let (who, price) = (count(number("unpriced"), "replica"), "--cost-acu-per-day");
+        let who = count(number("unpriced"), "replica");
         let says = if number("unpriced") == 1 { "states" } else { "state" };
+        let what =
+            if cost["total"].is_null() { "nothing can be said of costs" } else { "what that costs is in no number" };
         notes.push(format!(
-            "{who} {says} no price: what that costs is in no number (huntgroup replicas add URL {price} ACU)."
+            "{who} {says} no price: {what}. Say it: huntgroup replicas patch NAME --cost-acu-per-day ACU"
         ));
     }
     let (priced, unpriced) = (cost["slot_seconds"].as_f64(), cost["unpriced_slot_seconds"].as_f64());
-    if let Some((priced, unpriced)) = priced.zip(unpriced).filter(|(_, unpriced)| *unpriced > 0.0) {
+    let mixed = |(priced, unpriced): &(f64, f64)| *priced > 0.0 && *unpriced > 0.0;
+    if let Some((priced, unpriced)) = priced.zip(unpriced).filter(mixed) {
         let share = 100.0 * unpriced / (priced + unpriced);
         notes.push(format!(
             "{share:.1} % of the slot time was on replicas without a price: costs per answer are too low."
@@ -186,7 +196,7 @@ fn amount(value: &Value) -> String {
 }
 
 /// As many decimals as make three digits, and no more than six.
-fn digits(number: f64) -> String {
+pub(super) fn digits(number: f64) -> String {
     let decimals = match number.abs() {
         0.0 => 0,
         size => (2.0 - size.log10().floor()).clamp(0.0, 6.0) as usize,
@@ -225,7 +235,9 @@ mod tests {
         let mut cost = amounts();
         let mut row = amounts();
         row["name"] = json!("small\u{1b}");
-        cost["models"] = json!([row]);
+        // Nothing belongs to nobody: no row of zeroes is shown for it.
+        let none = json!({"name": "other", "total": 0.0, "used": null, "wasted": 0.0, "idle": 0.0, "requests": 0, "prompt_tokens": 0, "completion_tokens": 0});
+        cost["models"] = json!([row, none]);
         row["name"] = json!("backend");
         (row["total"], row["idle"]) = (Value::Null, Value::Null);
         cost["tenants"] = json!([row]);
@@ -244,7 +256,7 @@ TENANT     USED   WASTED  ANSWERS  PROMPT  WRITTEN  ACU/ANSWER  ACU/MTOKEN
 backend  0.0112  0.00120       40   30000     4000    0.000310       0.360
 
 The pool costs 0.500 ACU a day now: 1 replica with a price.
-2 replicas state no price: what that costs is in no number (huntgroup replicas add URL --cost-acu-per-day ACU).
+2 replicas state no price: what that costs is in no number. Say it: huntgroup replicas patch NAME --cost-acu-per-day ACU
 10.0 % of the slot time was on replicas without a price: costs per answer are too low.
 This is all that the gateway has counted: the books begin anew with its start.
 ";
@@ -258,13 +270,16 @@ This is all that the gateway has counted: the books begin anew with its start.
         for field in ["total", "used", "wasted", "idle", "idle_away", "per_day"] {
             cost[field] = Value::Null;
         }
-        cost["from"] = json!(90.0);
+        (cost["from"], cost["slot_seconds"]) = (json!(90.0), json!(0.0));
         let text = written(&cost);
         assert!(
             text.starts_with("Since 1970-01-01T00:01:30Z (1h00m): no replica in the pool has stated a price.\n"),
             "{text}"
         );
-        assert!(text.contains("3 replicas state no price") && !text.contains("ACU, of which"), "{text}");
+        assert!(!text.contains("ACU, of which"), "{text}");
+        // How to state a price is said once, and that numbers are too low only where there are any.
+        let how = "3 replicas state no price: nothing can be said of costs. Say it: huntgroup replicas patch NAME --cost-acu-per-day ACU";
+        assert_eq!((text.matches("price").count(), text.contains(how)), (2, true), "{text}");
         assert!(!text.contains("begin anew"), "{text}");
     }
 

@@ -27,6 +27,8 @@ use crate::{
 
 /// Between two looks while waiting for a drain. 500 ms: an operator watches.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Refused announcements of phones are told of with a list for so many seconds.
+const REFUSED_LATELY: f64 = 3600.0;
 
 /// Flags of `huntgroup replicas`.
 #[derive(Clone, Debug, Args)]
@@ -74,8 +76,9 @@ Examples:
   huntgroup replicas list --state out
   huntgroup replicas list --model qwen3.5-4b --json
 
-BUSY: requests that run there, of its slots. READ/S, WRITE/S: tokens a second, measured from
-traffic. GOOD, BAD: whole answers, and failed attempts, since it came up.")]
+BUSY: requests that run there, of the slots that are usable now. READ/S, WRITE/S: tokens a second,
+measured from traffic; ~: not yet, but stated, measured in quarantine or before a restart, or usual
+for its model. GOOD, BAD: whole answers, and failed attempts, since it came up.")]
 struct ListArgs {
     /// Only replicas in this state
     #[arg(long, value_name = "STATE", value_parser = ReplicaState::ALL.map(ReplicaState::name))]
@@ -108,7 +111,7 @@ struct StatedArgs {
     /// The engine
     #[arg(long, value_name = "NAME", value_parser = Dialect::ALL.map(Dialect::name))]
     dialect: Option<String>,
-    /// A word for operators; may be given more than once
+    /// A word for operators; may be given more than once. Of patch: others stay, NAME= takes one away
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
     labels: Vec<(String, Option<String>)>,
     /// The end of its deployment, such as 2027-01-31T18:00:00Z
@@ -147,6 +150,7 @@ struct AddArgs {
 Examples:
   huntgroup replicas patch pixel-7 --api-key env:PHONE_KEY
   huntgroup replicas patch pixel-7 --model qwen3.5-9b
+  huntgroup replicas patch pixel-7 --label room=4 --label shelf=   other labels stay; shelf goes
   huntgroup replicas patch 3 --expires-at 2027-01-31T18:00:00Z --clear slots")]
 struct PatchArgs {
     /// Number, name or URL
@@ -280,7 +284,7 @@ fn moment(text: &str) -> Result<u64, NoMoment> {
 /// The gateway can't be reached, or refuses.
 pub async fn run(args: ReplicasArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {
     match args.command {
-        ReplicasCommand::List(args) => list(&client(&args.common)?, &args, out).await,
+        ReplicasCommand::List(args) => list(&client(&args.common)?, &args, out, err).await,
         ReplicasCommand::Show(args) => {
             let replica = client(&args.common)?.get(&path(&args.replica, "")).await?;
             if args.common.json {
@@ -297,12 +301,7 @@ pub async fn run(args: ReplicasArgs, out: &mut dyn Write, err: &mut dyn Write) -
             tell(out, &args.common, &replica, "is in the pool")
         }
         ReplicasCommand::Patch(args) => {
-            let mut body = stated(&args.stated)?;
-            body.extend(args.clear.iter().map(|field| (field.clone(), Value::Null)));
-            if body.is_empty() {
-                return Err(CliError::Usage("nothing to change: say what, or what to --clear".into()));
-            }
-            let replica = client(&args.common)?.patch(&path(&args.replica, ""), &Value::Object(body)).await?;
+            let replica = patch(&client(&args.common)?, &args).await?;
             tell(out, &args.common, &replica, "is changed")
         }
         ReplicasCommand::Drain(args) => drain(&client(&args.common)?, &args, LOOK_EVERY, out, err).await,
@@ -369,7 +368,53 @@ fn tell(out: &mut dyn Write, common: &Common, replica: &Value, what: &str) -> Re
     Ok(())
 }
 
-async fn list(client: &AdminClient, args: &ListArgs, out: &mut dyn Write) -> Result<(), CliError> {
+/// Changes what is stated. The API takes labels as a whole; here those that are not named stay.
+async fn patch(client: &AdminClient, args: &PatchArgs) -> Result<Value, CliError> {
+    let mut body: Map<String, Value> = args.clear.iter().map(|field| (field.clone(), Value::Null)).collect();
+    let clears_labels = body.contains_key("labels");
+    body.extend(stated(&args.stated)?);
+    if body.is_empty() {
+        return Err(CliError::Usage("nothing to change: say what, or what to --clear".into()));
+    }
+    if !args.stated.labels.is_empty() {
+        let known =
+            if clears_labels { Value::Null } else { client.get(&path(&args.replica, "")).await?["labels"].take() };
+        body.insert("labels".into(), Value::Object(merged(known, &args.stated.labels)));
+    }
+    client.patch(&path(&args.replica, ""), &Value::Object(body)).await
+}
+
+/// The labels that there are, with those that were given; one given as `NAME=` goes.
+fn merged(known: Value, given: &[(String, Option<String>)]) -> Map<String, Value> {
+    let mut labels = if let Value::Object(labels) = known { labels } else { Map::new() };
+    for (name, value) in given {
+        match value.as_deref() {
+            Some("") => drop(labels.remove(name)),
+            value => drop(labels.insert(name.clone(), json!(value.unwrap_or_default()))),
+        }
+    }
+    labels
+}
+
+/// Tells of phones that announced themselves lately and were refused: they are in no list.
+async fn tell_refused(client: &AdminClient, err: &mut dyn Write) -> Result<(), CliError> {
+    // A gateway of before knows no such thing.
+    let Ok(refused) = client.get("/admin/registrations/refused").await else { return Ok(()) };
+    let now = crate::clock::unix().as_secs_f64();
+    let age = |one: &Value| one["last_at"].as_f64().map(|at| (now - at).max(0.0)).filter(|age| *age < REFUSED_LATELY);
+    for (one, age) in refused["data"].as_array().into_iter().flatten().filter_map(|one| Some((one, age(one)?))) {
+        let times = if one["count"] == 1 { "once".to_owned() } else { format!("{} times", cell(one, "count")) };
+        let [message, peer] = ["message", "peer"].map(|field| cell(one, field));
+        let last = length(age);
+        writeln!(
+            err,
+            "Phones that announced themselves were refused {times}: {message} (last {last} ago, from {peer})."
+        )?;
+    }
+    Ok(())
+}
+
+async fn list(client: &AdminClient, args: &ListArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {
     let answer = client.get("/admin/replicas").await?;
     let all = answer["data"].as_array().cloned().unwrap_or_default();
     let wanted = |replica: &Value| {
@@ -386,7 +431,7 @@ async fn list(client: &AdminClient, args: &ListArgs, out: &mut dyn Write) -> Res
             0 => writeln!(out, "No replicas. Add one: huntgroup replicas add https://HOST")?,
             _ => writeln!(out, "No such replica among {count}.")?,
         }
-        return Ok(());
+        return tell_refused(client, err).await;
     }
     let mut table = Table::new(&[
         ("ID", Align::Right),
@@ -409,14 +454,27 @@ async fn list(client: &AdminClient, args: &ListArgs, out: &mut dyn Write) -> Res
     if replicas.len() > 1 {
         writeln!(out, "{}", summary(&replicas))?;
     }
-    Ok(())
+    tell_refused(client, err).await
+}
+
+/// What replicas are called that would take work, but are spared for what their phones say.
+const PAUSED: &str = "paused";
+
+/// What a replica is counted as: its state, or that it is spared.
+fn standing(replica: &Value) -> &str {
+    let state = replica["state"].as_str().unwrap_or("-");
+    let serves = ReplicaState::ALL.iter().any(|known| known.name() == state && known.takes_work());
+    if serves && replica["limit"]["level"] == PAUSED { PAUSED } else { state }
 }
 
 /// `21 replicas: 9 ready, 3 out`.
 fn summary(replicas: &[Value]) -> String {
-    let count = |state: ReplicaState| replicas.iter().filter(|replica| replica["state"] == state.name()).count();
-    let counts = ReplicaState::ALL.map(|state| (count(state), state.name()));
-    let parts = counts.into_iter().filter(|(count, _)| *count > 0).map(|(count, state)| format!("{count} {state}"));
+    let count = |name: &str| replicas.iter().filter(|replica| standing(replica) == name).count();
+    let names = ReplicaState::ALL.iter().map(|state| state.name()).chain([PAUSED]);
+    let parts = names
+        .map(|name| (count(name), name))
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, state)| format!("{count} {state}"));
     format!("{} replicas: {}", replicas.len(), parts.collect::<Vec<_>>().join(", "))
 }
 
@@ -442,13 +500,17 @@ pub(super) fn note(replica: &Value) -> String {
 }
 
 fn row(replica: &Value) -> [String; 12] {
-    let rate = |field: &str| replica[field].as_f64().map_or_else(|| "-".into(), |rate| format!("{rate:.1}"));
+    let rate = |field: &str| match (replica[field].as_f64(), replica["assumed"][field].as_f64()) {
+        (Some(rate), _) => format!("{rate:.1}"),
+        (None, Some(rate)) => format!("~{rate:.1}"),
+        (None, None) => "-".into(),
+    };
     [
         cell(replica, "id"),
         cell(replica, "name"),
-        cell(replica, "state"),
+        standing(replica).to_owned(),
         replica["state_for_s"].as_f64().map_or_else(|| "-".into(), length),
-        format!("{}/{}", cell(replica, "in_flight"), cell(replica, "slots")),
+        format!("{}/{}", cell(replica, "in_flight"), cell(replica, "usable_slots")),
         names(&replica["models"]),
         cell(replica, "dialect"),
         rate("prefill_tokens_per_second"),
@@ -570,26 +632,80 @@ mod tests {
     }
 
     const REPLICA: &str = r#"{"id":3,"name":"abc","url":"https://abc.acu.run","state":"ready","state_for_s":3725.5,
-        "in_flight":1,"slots":2,"models":["tiny"],"dialect":"llama","prefill_tokens_per_second":85.24,
-        "decode_tokens_per_second":null,"answers":7,"failures":1,"problem":null,"draining":false,"drained":false}"#;
+        "in_flight":1,"slots":2,"usable_slots":2,"models":["tiny"],"dialect":"llama","prefill_tokens_per_second":85.24,
+        "decode_tokens_per_second":null,"assumed":{"prefill_tokens_per_second":9.0,"decode_tokens_per_second":18.44},"answers":7,"failures":1,"problem":null,"draining":false,"drained":false}"#;
 
     #[tokio::test]
     async fn replicas_are_listed_as_a_table() {
         let list_of = format!(r#"{{"object":"list","data":[{REPLICA}]}}"#);
-        let gateway = OneAnswer::new(&[("200 OK", &list_of), ("200 OK", &list_of)]);
+        let none = r#"{"object":"list","data":[]}"#;
+        let gateway =
+            OneAnswer::new(&[("200 OK", &list_of), ("404 Not Found", "{}"), ("200 OK", &list_of), ("200 OK", none)]);
         let listed = async |words: &[&str]| {
             let ReplicasCommand::List(args) = parse(words).unwrap() else { panic!("list") };
-            let mut out = Vec::new();
-            list(&gateway.client, &args, &mut out).await.unwrap();
+            let (mut out, mut err) = (Vec::new(), Vec::new());
+            list(&gateway.client, &args, &mut out, &mut err).await.unwrap();
+            assert_eq!(err, b"");
             String::from_utf8(out).unwrap()
         };
         let expected = "\
 ID  NAME  STATE    FOR  BUSY  MODELS  ENGINE  READ/S  WRITE/S  GOOD  BAD  NOTE
- 3  abc   ready  1h02m   1/2  tiny    llama     85.2        -     7    1
+ 3  abc   ready  1h02m   1/2  tiny    llama     85.2    ~18.4     7    1
 ";
         assert_eq!(listed(&["list"]).await, expected);
         assert!(listed(&["list", "--state", "out"]).await.starts_with("No such replica among 1."));
         gateway.asked();
+    }
+
+    #[tokio::test]
+    async fn phones_that_are_refused_are_told_of_beside_the_list() {
+        let now = crate::clock::unix().as_secs_f64();
+        let refused = format!(
+            r#"{{"data":[{{"message":"the token is wrong\u001b","peer":"10.0.0.7","count":3,"last_at":{}}},{{"message":"old","count":1,"last_at":1.0}}]}}"#,
+            now - 120.5
+        );
+        let gateway = OneAnswer::new(&[("200 OK", r#"{"data":[]}"#), ("200 OK", &refused)]);
+        let ReplicasCommand::List(args) = parse(&["list"]).unwrap() else { panic!("list") };
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        list(&gateway.client, &args, &mut out, &mut err).await.unwrap();
+        let told = String::from_utf8(err).unwrap();
+        assert!(
+            told.starts_with(
+                r"Phones that announced themselves were refused 3 times: the token is wrong\u{1b} (last 2m"
+            ),
+            "{told}"
+        );
+        assert!(told.ends_with("from 10.0.0.7).\n") && !told.contains("old"), "{told}");
+        gateway.asked();
+    }
+
+    #[tokio::test]
+    async fn labels_that_are_not_named_stay_and_one_goes_when_it_is_given_as_nothing() {
+        let known = r#"{"id":3,"labels":{"room":"3","shelf":"upper","owner":"ann"}}"#;
+        let gateway =
+            OneAnswer::new(&[("200 OK", known), ("200 OK", REPLICA), ("200 OK", REPLICA), ("200 OK", REPLICA)]);
+        for words in [
+            &["patch", "abc", "--label", "room=4", "--label", "shelf=", "--label", "new"][..],
+            &["patch", "abc", "--label", "room=4", "--clear", "labels"],
+            &["patch", "abc", "--slots", "2"],
+        ] {
+            let ReplicasCommand::Patch(args) = parse(words).unwrap() else { panic!("patch") };
+            patch(&gateway.client, &args).await.unwrap();
+        }
+        let asked = gateway.asked();
+        let sent = |at: usize| asked[at].rsplit_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap();
+        assert!(asked[0].starts_with("GET /admin/replicas/abc "));
+        assert_eq!(sent(1), r#"{"labels":{"new":"","owner":"ann","room":"4"}}"#);
+        assert_eq!(sent(2), r#"{"labels":{"room":"4"}}"#);
+        assert_eq!(sent(3), r#"{"slots":2}"#);
+    }
+
+    #[test]
+    fn a_phone_that_rests_is_counted_as_such() {
+        let resting = json!({"state": "ready", "limit": {"level": "paused"}});
+        let fewer = json!({"state": "ready", "limit": {"level": "fewer"}});
+        let out = json!({"state": "out", "limit": {"level": "paused"}});
+        assert_eq!(summary(&[resting, fewer, out]), "3 replicas: 1 ready, 1 out, 1 paused");
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! The glance as lines for a screen of a given size. Pure: what is shown depends on nothing but its arguments.
 
 use super::{
-    super::{replicas::length, show, table::Align},
+    super::{cost::digits, replicas::length, show, table::Align},
     frame::{Column, Line, Style, Tone, bar, curve, grid},
     state::{Change, Glance, Replica, Waiting},
 };
 
 /// Columns of the bar of busy slots.
 const BAR: usize = 20;
+/// For so many seconds refused announcements of phones are told.
+const REFUSED_LATELY: f64 = 3600.0;
 /// Columns of the curve of the last hour.
 const CURVE: usize = 36;
 
@@ -172,11 +174,68 @@ fn header(glance: &Glance, view: &View, style: Style, now: f64, address: &str) -
     if glance.totals.store_ok == Some(false) {
         lines.push(Line::default().with(Tone::Bad, "the database fails: changes of the pool are refused; see the log"));
     }
+    lines.extend(missing_line(glance, now));
+    lines.extend(refused_line(glance, now));
     lines.push(replicas_line(glance, style));
     lines.push(requests_line(glance));
     lines.push(waits_line(glance));
     lines.extend(hour_lines(glance, style));
+    lines.extend(cost_line(glance));
+    lines.extend(advice_line(glance));
     lines
+}
+
+/// Phones that served before the gateway was started anew, and do not answer it.
+fn missing_line(glance: &Glance, now: f64) -> Option<Line> {
+    let missing: Vec<_> = glance.replicas.values().filter(|replica| is_missing(replica)).collect();
+    let first = missing.first()?;
+    let (count, verb) = (missing.len(), if missing.len() == 1 { "phone has" } else { "phones have" });
+    let since = age(now, glance.hello.started_at);
+    let problem = first.problem.as_deref().unwrap_or_default();
+    let text = format!("{count} {verb} not come back since the restart {since} ago; {}: {problem}", first.name);
+    Some(Line::default().with(Tone::Bad, &text))
+}
+
+fn is_missing(replica: &Replica) -> bool {
+    replica.missing && replica.problem.is_some() && matches!(&*replica.state, "joining" | "out" | "suspect")
+}
+
+/// Phones that announced themselves within the last hour, and were refused.
+fn refused_line(glance: &Glance, now: f64) -> Option<Line> {
+    let last = glance.refused.iter().find(|refused| now - refused.last_at < REFUSED_LATELY)?;
+    let times = if last.count == 1 { "once".to_owned() } else { format!("{} times", last.count) };
+    let text = format!(
+        "phones that announce themselves are refused: {} ({times}, the last {} ago from {})",
+        last.message,
+        age(now, last.last_at),
+        last.peer,
+    );
+    Some(Line::default().with(Tone::Warn, &text))
+}
+
+/// What the pool costs; nothing where no replica states a price.
+fn cost_line(glance: &Glance) -> Option<Line> {
+    let cost = &glance.cost;
+    let parts = [
+        cost.per_day.map(|day| format!("{} ACU a day", digits(day))),
+        cost.total.map(|total| format!("{} in the last 24 h", digits(total))),
+        cost.per_million_tokens.total.map(|million| format!("{} per million tokens", digits(million))),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| heading("cost").with(Tone::Plain, &parts.join(", ")))
+}
+
+/// How many phones there should be, of models of which that can be said; those that lack some first.
+fn advice_line(glance: &Glance) -> Option<Line> {
+    let mut known: Vec<_> = glance.advice.iter().filter_map(|one| Some((one, one.wanted?))).collect();
+    known.sort_by_key(|(one, wanted)| *wanted <= one.now.phones);
+    let mut line = heading("wanted");
+    for (place, (one, wanted)) in known.iter().enumerate() {
+        let tone = if *wanted > one.now.phones { Tone::Warn } else { Tone::Plain };
+        line.push(Tone::Dim, if place == 0 { "" } else { " · " });
+        line.push(tone, &format!("{} {wanted} phones, {} there", one.model, one.now.phones));
+    }
+    (!known.is_empty()).then_some(line)
 }
 
 fn title(glance: &Glance, view: &View, now: f64, address: &str) -> Line {
@@ -227,16 +286,23 @@ fn replicas_line(glance: &Glance, style: Style) -> Line {
             &format!("   {} {busy} of {slots} slots busy", bar(busy as f64 / slots as f64, BAR, style)),
         );
     } else {
-        line.push(Tone::Bad, "   no slot takes work");
+        line.push(Tone::Bad, &format!("   no phone takes work: {}", refusal(glance)));
     }
     line
 }
 
+/// What becomes of requests while no phone takes work.
+fn refusal(glance: &Glance) -> String {
+    let after = glance.queue.refused_after_s;
+    after.map_or_else(|| "requests fail".into(), |seconds| format!("requests fail after {}", length(seconds)))
+}
+
 /// The states with their tones, the good ones first.
-const STATES: [(&str, Tone); 9] = [
+const STATES: [(&str, Tone); 10] = [
     ("ready", Tone::Good),
     ("probation", Tone::Good),
     ("suspect", Tone::Warn),
+    ("paused", Tone::Warn),
     ("joining", Tone::Plain),
     ("loading", Tone::Plain),
     ("quarantine", Tone::Plain),
@@ -270,20 +336,15 @@ fn requests_line(glance: &Glance) -> Line {
 
 fn waits_line(glance: &Glance) -> Line {
     let mut line = heading("a new one");
-    let waits: Vec<_> = glance
-        .queue
-        .by_class
-        .iter()
-        .map(|class| format!("{} {}", class.name, class.estimate_s.map_or("unknown".into(), wait)))
-        .collect();
-    line.push(
-        Tone::Plain,
-        &if waits.is_empty() {
-            "nobody can say how long it would wait".into()
-        } else {
-            format!("would wait: {}", waits.join(" · "))
-        },
-    );
+    let estimate = |class: &Waiting| Some(format!("{} {}", class.name, wait(class.estimate_s?)));
+    let waits: Vec<_> = glance.queue.by_class.iter().filter_map(estimate).collect();
+    if !waits.is_empty() {
+        line.push(Tone::Plain, &format!("would wait: {}", waits.join(" · ")));
+    } else if glance.queue.refused_after_s.is_some() {
+        line.push(Tone::Bad, &format!("has no phone: {}", refusal(glance)));
+    } else {
+        line.push(Tone::Plain, "nobody can say how long it would wait");
+    }
     line
 }
 
@@ -367,7 +428,8 @@ fn help() -> Vec<Line> {
         "  ?                this; any key closes it",
         "",
         "SLOTS: busy, of those usable now; + those that work for nobody or for others. READ, WRITE:",
-        "tokens a second, measured. GOOD, BAD: whole answers, and failed attempts, since it came up.",
+        "tokens a second, measured from traffic; ~: not yet, but stated, measured in quarantine or before",
+        "a restart, or usual. GOOD, BAD: whole answers, and failed attempts, since it came up.",
     ]
     .map(|text| Line::default().with(Tone::Plain, text))
     .into()
@@ -505,7 +567,13 @@ fn age(now: f64, since: f64) -> String {
 }
 
 fn has_problem(replica: &Replica) -> bool {
-    replica.state != "ready" || replica.problem.is_some() || limited(replica).is_some()
+    replica.state != "ready" || !replica.takes_work || replica.problem.is_some() || limited(replica).is_some()
+}
+
+/// Whether it would take work, but is spared.
+fn is_paused(replica: &Replica) -> bool {
+    let serves = matches!(&*replica.state, "ready" | "suspect" | "probation");
+    serves && limited(replica).is_some_and(|limit| limit.level == "paused")
 }
 
 /// What holds it back, if something does.
@@ -526,7 +594,7 @@ fn sorted<'a>(glance: &'a Glance, view: &View) -> Vec<&'a Replica> {
         Sort::Problem => all.sort_by_key(|replica| badness(replica)),
         Sort::Name => {}
         Sort::Busy => all.sort_by_key(|replica| std::cmp::Reverse(replica.busy)),
-        Sort::Speed => all.sort_by(|a, b| b.decode.unwrap_or(0.0).total_cmp(&a.decode.unwrap_or(0.0))),
+        Sort::Speed => all.sort_by(|a, b| speed(b).total_cmp(&speed(a))),
         Sort::Failures => all.sort_by_key(|replica| std::cmp::Reverse(replica.failures)),
     }
     if view.sort == Sort::Name {
@@ -535,21 +603,31 @@ fn sorted<'a>(glance: &'a Glance, view: &View) -> Vec<&'a Replica> {
     all
 }
 
+/// Answer tokens a second, as far as is known.
+fn speed(replica: &Replica) -> f64 {
+    replica.decode.or(replica.decode_assumed).unwrap_or_default()
+}
+
 fn replica_row(replica: &Replica, now: f64) -> Vec<(Tone, String)> {
-    let state = tone(&replica.state);
+    let state = tone(if is_paused(replica) { "paused" } else { &replica.state });
     let beside = replica.lingering + replica.foreign;
     let beside = if beside > 0 { format!("+{beside}") } else { String::new() };
-    let rate = |rate: Option<f64>| rate.map_or("-".into(), |rate| format!("{rate:.0}"));
+    let rate = |measured: Option<f64>, assumed: Option<f64>| match (measured, assumed) {
+        (Some(rate), _) => format!("{rate:.0}"),
+        (None, Some(rate)) => format!("~{rate:.0}"),
+        (None, None) => "-".into(),
+    };
+    let standing = if is_paused(replica) { "paused" } else { &replica.state };
     let failures = if replica.failures > 0 { Tone::Warn } else { Tone::Plain };
     let (note_tone, note) = note(replica, now);
     vec![
         (Tone::Plain, replica.name.clone()),
-        (state, replica.state.clone()),
+        (state, standing.to_owned()),
         (Tone::Dim, age(now, replica.since_s)),
         (Tone::Plain, format!("{}{beside}/{}", replica.busy, replica.usable)),
         (Tone::Plain, replica.models.join(",")),
-        (Tone::Plain, rate(replica.prefill)),
-        (Tone::Plain, rate(replica.decode)),
+        (Tone::Plain, rate(replica.prefill, replica.prefill_assumed)),
+        (Tone::Plain, rate(replica.decode, replica.decode_assumed)),
         (Tone::Plain, replica.answers.to_string()),
         (failures, replica.failures.to_string()),
         (note_tone, note),
@@ -582,14 +660,20 @@ fn note(replica: &Replica, now: f64) -> (Tone, String) {
 }
 
 fn queue_rows(glance: &Glance) -> Vec<Vec<(Tone, String)>> {
+    let refused = glance.queue.refused_after_s;
     let row = |of: &str, one: &Waiting, serves: bool| {
+        let estimate = match (one.estimate_s, refused) {
+            (Some(seconds), _) => format!("waits {}", wait(seconds)),
+            (None, Some(after)) if serves => format!("none: refused after {}", length(after)),
+            _ => "-".into(),
+        };
         let tone = if one.waiting > 0 { Tone::Warn } else { Tone::Plain };
         vec![
             (Tone::Dim, of.to_owned()),
             (Tone::Plain, one.name.clone()),
             (tone, one.waiting.to_string()),
             (Tone::Plain, one.oldest_s.map_or("-".into(), length)),
-            (Tone::Plain, one.estimate_s.map_or("-".into(), |seconds| format!("waits {}", wait(seconds)))),
+            (if serves && one.estimate_s.is_none() { Tone::Bad } else { Tone::Plain }, estimate),
             (Tone::Plain, if serves { one.ready.to_string() } else { String::new() }),
             (Tone::Plain, if serves { one.slots.to_string() } else { String::new() }),
         ]

@@ -21,6 +21,9 @@ pub struct Glance {
     pub batches: Vec<Batch>,
     pub points: VecDeque<Point>,
     pub events: VecDeque<Change>,
+    pub cost: Cost,
+    pub advice: Vec<Advice>,
+    pub refused: Vec<Refused>,
     /// Another process answers than the one before.
     pub restarted: bool,
 }
@@ -48,6 +51,9 @@ impl Glance {
             "batches" => read(data).map(|List { data }| self.batches = data),
             "history" => read(data).map(|History { points }| self.points = points.into()),
             "point" => read(data).map(|point| kept(&mut self.points, point, MAX_POINTS)),
+            "cost" => read(data).map(|cost| self.cost = cost),
+            "advice" => read(data).map(|List { data }| self.advice = data),
+            "registration" => read(data).map(|Registration { refused }| self.refused = refused),
             "events" => read(data).map(|List { data }| self.events = data.into()),
             "event" => read(data).map(|change| kept(&mut self.events, change, MAX_EVENTS)),
             _ => Some(()),
@@ -100,6 +106,8 @@ pub struct Replica {
     pub name: String,
     pub state: String,
     pub since_s: f64,
+    pub takes_work: bool,
+    pub missing: bool,
     pub problem: Option<String>,
     pub slots: u32,
     pub usable: u32,
@@ -109,6 +117,8 @@ pub struct Replica {
     pub models: Vec<String>,
     pub prefill: Option<f64>,
     pub decode: Option<f64>,
+    pub prefill_assumed: Option<f64>,
+    pub decode_assumed: Option<f64>,
     pub answers: u64,
     pub failures: u64,
     pub limit: Option<Limit>,
@@ -163,6 +173,7 @@ pub struct Queue {
     pub by_tenant: Vec<Waiting>,
     pub others: u64,
     pub by_model: Vec<Waiting>,
+    pub refused_after_s: Option<f64>,
 }
 
 /// What waits, of one class, tenant or model.
@@ -213,6 +224,52 @@ pub struct Batch {
     pub eta_s: Option<f64>,
     pub expires_in_s: f64,
     pub waits_for: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Cost {
+    pub per_day: Option<f64>,
+    pub total: Option<f64>,
+    pub per_million_tokens: PerTokens,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PerTokens {
+    pub total: Option<f64>,
+}
+
+/// What is advised for one model.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Advice {
+    pub model: String,
+    pub verdict: String,
+    pub now: Phones,
+    pub wanted: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Phones {
+    pub phones: u64,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Registration {
+    refused: Vec<Refused>,
+}
+
+/// Announcements of phones that were refused for one reason.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Refused {
+    pub message: String,
+    pub peer: String,
+    pub count: u64,
+    pub last_at: f64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -21,8 +21,9 @@ fn told(events: &[(&str, Value)]) -> Glance {
 }
 
 fn replica(id: u32, state: &str, problem: Option<&str>) -> Value {
+    let takes_work = matches!(state, "ready" | "suspect" | "probation");
     json!({
-        "id": id, "name": format!("phone-{id}"), "state": state, "since_s": 9_000.0, "problem": problem, "slots": 2, "usable": 2,
+        "id": id, "name": format!("phone-{id}"), "state": state, "takes_work": takes_work, "since_s": 9_000.0, "problem": problem, "slots": 2, "usable": 2,
         "busy": id % 3 % 2, "models": ["qwen3.5-4b"], "prefill": 120.0, "decode": f64::from(id), "answers": 30, "failures": 0,
         "doing": if id % 3 % 2 == 1 { json!([{"phase": "decode", "class": "standard", "tenant": "backend", "since": 9_997.0}]) } else { json!([]) },
     })
@@ -151,7 +152,8 @@ fn a_relay_that_is_down_a_database_that_fails_and_a_lost_connection_are_told_on_
     ));
     let mut view = View::default();
     let before = text(&glance, &mut view, SCREEN);
-    for words in ["the relay acu.run:443 is down", "the database fails", "no slot takes work", "3 out"] {
+    for words in ["the relay acu.run:443 is down", "the database fails", "no phone takes work: requests fail", "3 out"]
+    {
         assert!(before.contains(words), "{words}\n{before}");
     }
     view.lost = Some("connection refused".into());
@@ -160,6 +162,75 @@ fn a_relay_that_is_down_a_database_that_fails_and_a_lost_connection_are_told_on_
     view.lost = None;
     assert!(glance.take_in("hello", json!({"version": "0.1.0", "instance": "b"})));
     assert!(text(&glance, &mut view, SCREEN).contains("it was restarted"));
+}
+
+#[test]
+fn phones_that_did_not_come_back_and_phones_that_are_refused_are_told_on_top() {
+    let mut glance = pool(&[("ready", None), ("joining", Some("nobody accepts the connection"))]);
+    assert!(!text(&glance, &mut View::default(), SCREEN).contains("come back"));
+    let mut gone = replica(2, "joining", Some("nobody accepts the connection"));
+    gone["missing"] = json!(true);
+    assert!(glance.take_in("delta", json!({"replicas": [gone], "gone": []})));
+    let words = "1 phone has not come back since the restart 2h00m ago; phone-2: nobody accepts the connection";
+    assert!(text(&glance, &mut View::default(), SCREEN).contains(words));
+    let refused = |last_at: f64| json!({"refused": [{"message": "the token is wrong", "peer": "10.0.0.7", "count": 3, "last_at": last_at}]});
+    assert!(glance.take_in("registration", refused(NOW - 120.0)));
+    let words =
+        "phones that announce themselves are refused: the token is wrong (3 times, the last 2m00s ago from 10.0.0.7)";
+    assert!(text(&glance, &mut View::default(), Size { columns: 140, rows: 30 }).contains(words));
+    assert!(glance.take_in("registration", refused(NOW - 4_000.0)));
+    assert!(!text(&glance, &mut View::default(), SCREEN).contains("refused"), "that was long ago");
+}
+
+#[test]
+fn a_new_request_that_no_phone_could_take_is_not_said_to_wait() {
+    let mut glance = pool(&[("out", Some("nobody accepts the connection")); 2]);
+    let none = json!({"by_class": [{"class": "interactive", "waiting": 0, "estimate_s": null}], "refused_after_s": 30.0,
+        "by_model": [{"model": "qwen3.5-4b", "waiting": 0, "estimate_s": null, "ready": 0, "slots": 0}]});
+    assert!(glance.take_in("queue", none) && glance.take_in("totals", json!({"replicas": {"out": 2}, "slots": 0})));
+    let shown = text(&glance, &mut View::default(), SCREEN);
+    assert!(shown.contains("no phone takes work: requests fail after 30s"), "{shown}");
+    assert!(
+        shown.contains("a new one has no phone: requests fail after 30s") && !shown.contains("would wait"),
+        "{shown}"
+    );
+    let queue = text(&glance, &mut View { pane: Pane::Queue, ..View::default() }, SCREEN);
+    assert!(queue.contains("none: refused after 30s"), "{queue}");
+}
+
+#[test]
+fn what_is_assumed_of_a_speed_is_marked_and_a_phone_that_rests_is_not_called_ready() {
+    let mut resting = replica(2, "ready", Some("battery 9 %"));
+    resting["takes_work"] = json!(false);
+    resting["limit"] = json!({"level": "paused", "reason": "battery 9 %"});
+    let mut guessed = replica(1, "ready", None);
+    (guessed["decode"], guessed["decode_assumed"], guessed["prefill_assumed"]) =
+        (Value::Null, json!(164.2), json!(7.0));
+    let mut glance = pool(&[("ready", None), ("ready", None)]);
+    assert!(glance.take_in("pool", json!({"replicas": [guessed, resting]})));
+    assert!(glance.take_in("totals", json!({"replicas": {"ready": 1, "paused": 1}, "slots": 2})));
+    let shown = text(&glance, &mut View::default(), SCREEN);
+    let row = |name: &str| shown.lines().find(|line| line.starts_with(name)).map(str::to_owned).unwrap_or_default();
+    assert!(row("phone-1").contains("120") && row("phone-1").contains("~164"), "{shown}");
+    assert!(row("phone-2").contains("paused") && shown.contains("1 ready, 1 paused"), "{shown}");
+    let help = text(&glance, &mut View { help: true, ..View::default() }, SCREEN);
+    assert!(help.contains("~: not yet"), "{help}");
+}
+
+#[test]
+fn cost_and_advice_have_a_line_each_where_something_is_known() {
+    let mut glance = pool(&[("ready", None)]);
+    let before = text(&glance, &mut View::default(), SCREEN);
+    assert!(!before.contains("ACU") && !before.contains("wanted"), "{before}");
+    assert!(glance.take_in("cost", json!({"per_day": 8.0, "total": 7.9, "per_million_tokens": {"total": 0.21}})));
+    let advice = json!({"data": [{"model": "a", "verdict": "enough", "now": {"phones": 4}, "wanted": 4},
+        {"model": "b", "verdict": "more", "now": {"phones": 3}, "wanted": 5}, {"model": "c", "verdict": "unknown", "now": {"phones": 1}, "wanted": null}]});
+    assert!(glance.take_in("advice", advice));
+    let shown = text(&glance, &mut View::default(), SCREEN);
+    assert!(shown.contains("cost      8.00 ACU a day, 7.90 in the last 24 h, 0.210 per million tokens"), "{shown}");
+    assert!(shown.contains("wanted    b 5 phones, 3 there · a 4 phones, 4 there\n"), "{shown}");
+    assert!(glance.take_in("cost", json!({"per_day": null, "per_million_tokens": {}})));
+    assert!(!text(&glance, &mut View::default(), SCREEN).contains("ACU"));
 }
 
 #[test]
@@ -226,6 +297,8 @@ fn what_phones_and_clients_wrote_can_not_steer_the_terminal() {
             "requests",
             json!({"total": 1, "data": [{"id": evil, "tenant": evil, "model": evil, "phase": evil, "replica": evil}]}),
         ),
+        ("registration", json!({"refused": [{"message": evil, "peer": evil, "count": 2, "last_at": NOW}]})),
+        ("advice", json!({"data": [{"model": evil, "verdict": evil, "wanted": 2}]})),
         ("batches", json!({"data": [{"id": evil, "tenant": evil, "state": evil, "waits_for": evil}]})),
         ("events", json!({"data": [{"event": evil, "name": evil, "detail": evil, "from": evil, "to": evil}]})),
     ]);
