@@ -39,7 +39,9 @@ const NO_FILE: &str = "(the demonstration has no configuration file)";
 Examples:
   huntgroup demo                          eight phones; prints a key, a curl and a Python example
   huntgroup demo --phones 40 --load       with clients that keep them busy
-  huntgroup demo --load --chaos           and phones that die and come back: watch no client notice")]
+  huntgroup demo --load --chaos           and phones that die and come back: watch no client notice
+
+Of each model one phone that works is left alone, so that somebody can take its requests.")]
 pub struct DemoArgs {
     /// Simulated phones
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -149,7 +151,7 @@ async fn perform(args: DemoArgs, stage: Stage, phones: Phones, folder: Folder, t
             inner.spawn("load", load::run(std::sync::Arc::clone(&shown), present.count(), inner.stop_signal())).await;
         }
         if with_chaos {
-            inner.spawn("chaos", chaos::run(present, inner.stop_signal())).await;
+            inner.spawn("chaos", chaos::run(shown, present, inner.stop_signal())).await;
         }
     };
     let mut ended = stop.clone();
@@ -215,6 +217,11 @@ fn concrete(address: SocketAddr) -> Result<SocketAddr, DemoError> {
     }
     let free = TcpListener::bind(address).and_then(|listener| listener.local_addr());
     free.map_err(|error| DemoError::Port(address, error))
+}
+
+/// `1 phone`, `2 phones`.
+fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Says something to whoever watches. That nobody does is no reason to end.

@@ -5,7 +5,7 @@ mod cli;
 use anyhow::{Context, Result};
 use clap::Parser;
 use cli::Cli;
-use fakephone::{Control, Fleet, PhoneHandle, Place, Relay};
+use fakephone::{Control, Fleet, PhoneHandle, Place, RegisterError, Relay};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde_json::json;
 use std::io::Write;
@@ -93,11 +93,18 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Announces all phones; then, or without a URL, waits for ever.
 async fn register(url: Option<&str>, phones: &[PhoneHandle]) {
     let Some(url) = url else { return std::future::pending().await };
+    let mut was_refused = false;
     for (turn, phone) in phones.iter().enumerate() {
         for attempt in 1..=TRIES {
             match fakephone::announce(url, phone.url(), turn).await {
                 Ok(()) => break,
                 Err(error) if attempt == TRIES => eprintln!("{}: {error}", phone.url()),
+                // The first refusal is told at once: it mostly holds for all that follow.
+                Err(error @ RegisterError::Refused { .. }) if !was_refused => {
+                    was_refused = true;
+                    eprintln!("{}: {error}; trying again", phone.url());
+                    tokio::time::sleep(PAUSE).await;
+                }
                 Err(_) => tokio::time::sleep(PAUSE).await,
             }
         }

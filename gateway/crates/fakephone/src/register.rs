@@ -19,8 +19,13 @@ pub enum RegisterError {
     #[error("cannot announce a phone: no answer")]
     Silence,
     /// The other side refused.
-    #[error("announcing a phone was answered with {0:?}")]
-    Refused(String),
+    #[error("announcing a phone was answered with {status_line:?}: {why}")]
+    Refused {
+        /// The line with its status.
+        status_line: String,
+        /// Its words.
+        why: String,
+    },
 }
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -43,7 +48,11 @@ pub async fn announce(callback: &str, address: &str, turn: usize) -> Result<(), 
 
 async fn post(callback: &str, body: &str) -> Result<(), RegisterError> {
     let reply = call(callback, &[], body.as_bytes()).await?;
-    if (200..300).contains(&reply.status) { Ok(()) } else { Err(RegisterError::Refused(reply.status_line)) }
+    if (200..300).contains(&reply.status) {
+        return Ok(());
+    }
+    let why = reply.json()["error"]["message"].as_str().unwrap_or(&reply.body).escape_debug().to_string();
+    Err(RegisterError::Refused { status_line: reply.status_line, why })
 }
 
 /// What a gateway answered.
@@ -94,7 +103,8 @@ async fn exchange(callback: &str, headers: &[(&str, String)], body: &[u8]) -> Re
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let status_line = head.lines().next().unwrap_or_default().to_owned();
     let status = status_line.split(' ').nth(1).and_then(|code| code.parse().ok());
-    let status = status.ok_or_else(|| RegisterError::Refused(status_line.clone()))?;
+    let status =
+        status.ok_or_else(|| RegisterError::Refused { status_line: status_line.clone(), why: "no status".into() })?;
     Ok(Reply { status, status_line, body: body.to_owned() })
 }
 
