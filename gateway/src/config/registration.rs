@@ -28,6 +28,11 @@ pub struct Registration {
     /// New replicas, moves and other changes that phones make in a minute, all together. 60: a deployment of 64 is in after
     /// a minute, and a stolen token fills no pool before somebody looks.
     pub max_new_per_minute: u32,
+    /// Replicas that announced themselves and have not yet shown that they run a model, all together. 500: eight deployments of 64
+    /// are asked within half an hour, and a stolen token holds no more than a tenth of the pool.
+    pub max_unproven: usize,
+    /// And they are forgotten when they have not shown it for so long. 1 hour: a phone loads its model in five minutes.
+    pub forget_unproven_after: Duration,
     /// Replicas that announced themselves and are known less well than that get no work. "token": whoever was given it.
     pub min_verification: Verification,
     /// How far a signed moment may lie from ours, before and after. 60 s: phones set their clocks by the network.
@@ -46,6 +51,8 @@ impl Default for Registration {
             listen: None,
             token: None,
             max_new_per_minute: 60,
+            max_unproven: 500,
+            forget_unproven_after: seconds(3_600),
             min_verification: Verification::Token,
             window: seconds(60),
             forget_after: seconds(7 * 86_400),
@@ -59,6 +66,8 @@ impl Section for Registration {
         v.value(restart("listen"), &mut self.listen);
         v.value(live("token"), &mut self.token);
         v.ranged(live("max_new_per_minute"), &mut self.max_new_per_minute, 1..=100_000);
+        v.ranged(live("max_unproven"), &mut self.max_unproven, 1..=100_000);
+        v.ranged(live("forget_unproven_after"), &mut self.forget_unproven_after, seconds(1)..=seconds(7 * 86_400));
         v.value(live("min_verification"), &mut self.min_verification);
         v.ranged(live("window"), &mut self.window, seconds(5)..=seconds(600));
         v.ranged(live("forget_after"), &mut self.forget_after, seconds(3600)..=seconds(365 * 86_400));

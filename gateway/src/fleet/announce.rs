@@ -104,6 +104,11 @@ pub enum AnnounceError {
     /// `registration.max_new_per_minute`.
     #[error("too many phones have announced themselves in this minute (registration.max_new_per_minute); try again")]
     TooMany(Duration),
+    /// `registration.max_unproven`.
+    #[error(
+        "too many phones that announced themselves have not shown yet that they run a model: registration.max_unproven is {0}; try again later, or have an operator add it"
+    )]
+    TooManyUnproven(usize),
     /// `pool.max_replicas`.
     #[error("the pool is full: pool.max_replicas is {0}")]
     Full(usize),
@@ -282,9 +287,17 @@ impl Fleet {
         url: ReplicaUrl,
         said: Announcement,
     ) -> Result<Announced, AnnounceError> {
-        let max = self.settings.load().max_replicas;
-        if at.is_none() && view.replicas.len() >= max {
-            return Err(AnnounceError::Full(max));
+        let is_vouched_for = said.source == ReplicaSource::Chain || said.verification == Verification::Assigned;
+        let settings = self.settings.load_full();
+        let most = settings.registration.max_unproven;
+        let is_one_more = !is_vouched_for && !at.is_some_and(Replica::is_newcomer);
+        if is_one_more && view.newcomers().count() >= most {
+            return Err(AnnounceError::TooManyUnproven(most));
+        }
+        let is_full = at.is_none() && view.replicas.len() >= settings.max_replicas;
+        let at = at.or_else(|| view.newcomers().next().filter(|_| is_full && is_vouched_for));
+        if is_full && at.is_none() {
+            return Err(AnnounceError::Full(settings.max_replicas));
         }
         self.admit(said.source)?;
         let mut stated = Stated::default();
@@ -354,6 +367,27 @@ impl Fleet {
         replica
     }
 
+    /// Forgets replicas that came by themselves and did not show for `registration.forget_unproven_after` that they run a model.
+    pub(super) async fn forget_unproven(&self) {
+        let limit = self.settings.load().registration.forget_unproven_after;
+        let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        let now = clock::unix_ms();
+        for replica in self.replicas() {
+            let there = replica.past().there_ms;
+            if replica.is_newcomer() && now >= there.saturating_add(limit) {
+                self.forget_for(&replica, now, "it has not shown that it runs a model").await;
+            }
+        }
+    }
+
+    async fn forget_for(&self, replica: &Replica, now: u64, why: &str) {
+        let by = By { at: UnixMillis(now), who: "registration".into() };
+        match self.remove(replica.id, false, by).await {
+            Ok(_) => tracing::info!(replica = &*replica.label, why, "forgotten"),
+            Err(error) => tracing::warn!(replica = &*replica.label, %error, "not forgotten"),
+        }
+    }
+
     /// Forgets replicas that came by themselves, were not heard of and not reached for `registration.forget_after`.
     pub(super) async fn forget_lost(&self) {
         let limit = self.settings.load().registration.forget_after;
@@ -362,13 +396,8 @@ impl Fleet {
         for replica in self.replicas() {
             let last = replica.past().last_sign();
             let by_itself = !is_stated_by_operator(replica.source);
-            if !by_itself || now < last.saturating_add(limit) {
-                continue;
-            }
-            let by = By { at: UnixMillis(now), who: "registration".into() };
-            match self.remove(replica.id, false, by).await {
-                Ok(_) => tracing::info!(replica = &*replica.label, "forgotten: neither heard of nor reached for long"),
-                Err(error) => tracing::warn!(replica = &*replica.label, %error, "not forgotten"),
+            if by_itself && now >= last.saturating_add(limit) {
+                self.forget_for(&replica, now, "neither heard of nor reached for long").await;
             }
         }
     }

@@ -138,7 +138,8 @@ pub struct Removal {
 }
 
 impl Fleet {
-    /// Adds a replica, or states the one at this address anew. A replica that is on its way out stays.
+    /// Adds a replica, or states the one at this address anew. A replica that is on its way out stays. In a full pool the oldest of
+    /// those makes room that came by themselves and have shown nothing yet.
     ///
     /// # Errors
     /// The address or name can't be used, the pool is full, or the store failed. Then nothing has changed.
@@ -158,7 +159,9 @@ impl Fleet {
             return Err(ChangeError::NameTaken(name.to_owned()));
         }
         let max = self.settings.load().max_replicas;
-        if known.is_none() && view.replicas.len() >= max {
+        let is_full = known.is_none() && view.replicas.len() >= max;
+        let makes_room = view.newcomers().next().filter(|_| is_full).and_then(|replica| self.replica(replica.id));
+        if is_full && makes_room.is_none() {
             return Err(ChangeError::Full(max));
         }
         let mut stated = known.as_ref().map(|replica| replica.stated.clone()).unwrap_or_default();
@@ -176,7 +179,17 @@ impl Fleet {
         };
         let (fields, api_key) = (stated.fields(), stated.secret());
         let new = NewReplica { url: url.to_string(), name, stated: fields, api_key, source, origin: None };
-        let put = self.keep(move |store| store.put_replica(by, new)).await?;
+        let other = makes_room.as_ref().map(|replica| replica.record);
+        let put = self
+            .keep(move |store| match other {
+                Some(other) => store.put_replica_over(by, other, new),
+                None => store.put_replica(by, new),
+            })
+            .await?;
+        if let Some(other) = &makes_room {
+            tracing::info!(replica = &*other.label, "it makes room: the pool is full, and it has shown nothing yet");
+            self.leave(other, true);
+        }
         let returned = known.as_ref().is_some_and(|replica| std::mem::take(&mut replica.past().leaving));
         let changed = put.changed();
         let replica = self.take_over(put.record(), url);

@@ -116,6 +116,11 @@ impl View {
         }
     }
 
+    /// Replicas that came by themselves and have shown nothing yet, the oldest first.
+    pub(super) fn newcomers(&self) -> impl Iterator<Item = &Replica> {
+        self.replicas.values().map(AsRef::as_ref).filter(|replica| replica.is_newcomer())
+    }
+
     pub(super) fn label_is_taken(&self, label: &str, except: Option<ReplicaId>) -> bool {
         self.replicas.values().any(|replica| &*replica.label == label && Some(replica.id) != except)
     }

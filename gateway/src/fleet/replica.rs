@@ -14,7 +14,9 @@ use scheduler::{
     ChangeReason, GroupId, Limit, ModelId, Rates, RelayId, Release, ReplicaId, ReplicaSpec, ReplicaState, RouteSet,
     Timestamp,
 };
-use store::{Origin, Proof, ReplicaRecord, ReplicaSecret, ReplicaSource, Speed, StatedFields, UnixMillis};
+use store::{
+    Origin, Proof, ReplicaRecord, ReplicaSecret, ReplicaSource, Speed, StatedFields, UnixMillis, Verification,
+};
 use tokio::sync::Notify;
 
 use super::{
@@ -195,6 +197,8 @@ pub struct Past {
     pub leaving: bool,
     /// Milliseconds since 1970 when it came.
     pub added_ms: u64,
+    /// When it came to this address, or this process began if that was later.
+    pub(super) there_ms: u64,
     /// When it last said anything by itself.
     pub heard_ms: Option<u64>,
     /// When it last answered a probe; before the first one, when this process began.
@@ -230,6 +234,7 @@ impl Past {
             draining: false,
             leaving: false,
             added_ms,
+            there_ms: clock::unix_ms(),
             heard_ms,
             reached_ms: clock::unix_ms(),
             beats: false,
@@ -263,7 +268,7 @@ impl Past {
     /// It is at another address, where another engine may run; what happened so far stays.
     pub(super) fn begin_anew(&mut self, now_ms: u64) {
         self.hear(now_ms);
-        self.reached_ms = now_ms;
+        (self.reached_ms, self.there_ms) = (now_ms, now_ms);
         (self.learned, self.tried, self.mismatch) = (None, false, None);
         (self.probe, self.said, self.report) = (None, None, None);
         self.doubt = None;
@@ -409,6 +414,12 @@ impl Replica {
         let Some(proof) = &self.proven else { return false };
         let shown = |own: &str| proof.models.as_ref().is_none_or(|models| models.iter().any(|model| model == own));
         self.facts.load().models.iter().all(|served| shown(&served.own))
+    }
+
+    /// Whether it came by itself, nobody vouches for it, and it has shown nothing yet: it neither serves nor ever proved itself here.
+    pub(super) fn is_newcomer(&self) -> bool {
+        let by_itself = self.source == ReplicaSource::Registration && self.origin.verification < Verification::Assigned;
+        by_itself && self.proven.is_none() && !self.takes_work() && !self.past().leaving
     }
 
     /// What it would have proved by now: that it serves its models.

@@ -128,7 +128,7 @@ impl Fleet {
             let sweep = watch.swept + self.settings.load().idle.max(SWEEP_AT_MOST_EVERY);
             let (keep, trial) = (watch.kept + KEEP_EVERY, watch.trials.next());
             let (exam, ends) = (watch.exams.next(), watch.ends_at + LOOK_EVERY);
-            let forget = watch.forgot + FORGET_EVERY;
+            let forget = watch.forgot + self.settings.load().registration.forget_unproven_after.min(FORGET_EVERY);
             tokio::select! {
                 () = stop.wait() => break,
                 effects = self.dispatcher.fleet_effects() => {
@@ -161,6 +161,7 @@ impl Fleet {
                 }
                 () = tokio::time::sleep_until(clock::instant(forget)) => {
                     self.forget_lost().await;
+                    self.forget_unproven().await;
                     watch.forgot = clock::now();
                 }
                 () = tokio::time::sleep_until(clock::instant(keep)) => {

@@ -62,7 +62,9 @@ impl Refusal {
                 AnnounceError::Unknown => "refused_form",
                 AnnounceError::Older => "refused_replay",
                 AnnounceError::KnownBetter(_) | AnnounceError::Taken(_) => "refused_identity",
-                AnnounceError::TooMany(_) | AnnounceError::Full(_) => "refused_rate",
+                AnnounceError::TooMany(_) | AnnounceError::TooManyUnproven(_) | AnnounceError::Full(_) => {
+                    "refused_rate"
+                }
                 AnnounceError::Store(_) => "failed",
             },
         }
@@ -85,7 +87,7 @@ impl Refusal {
                 | AnnounceError::KnownBetter(_)
                 | AnnounceError::Taken(_)
                 | AnnounceError::Full(_) => 409,
-                AnnounceError::TooMany(_) => 429,
+                AnnounceError::TooMany(_) | AnnounceError::TooManyUnproven(_) => 429,
                 AnnounceError::Store(_) => 503,
             },
         }
@@ -110,6 +112,7 @@ impl Refusal {
                 AnnounceError::Taken(_) => "taken",
                 AnnounceError::Full(_) => "pool_full",
                 AnnounceError::TooMany(_) => "too_many_registrations",
+                AnnounceError::TooManyUnproven(_) => "too_many_unproven",
                 AnnounceError::Store(_) => "store_failed",
             },
         }
@@ -131,7 +134,9 @@ impl Refusal {
     /// When to try again, if that may help.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::TooManyTries | Self::Replay(ReplayError::Full) => Some(Duration::from_secs(60)),
+            Self::TooManyTries
+            | Self::Replay(ReplayError::Full)
+            | Self::Announce(AnnounceError::TooManyUnproven(_)) => Some(Duration::from_secs(60)),
             Self::Announce(AnnounceError::TooMany(wait)) => Some(*wait),
             Self::Announce(AnnounceError::Store(_)) => Some(Duration::from_secs(5)),
             _ => None,

@@ -251,3 +251,60 @@ async fn operators_see_what_was_refused_by_kind_with_the_field_that_was_wrong() 
         feed.read_until("event: registration\ndata: {\"refused\":[{\"reason\":\"invalid_registration_token\"").await
     );
 }
+
+/// Names of all replicas, the oldest first.
+async fn names(gateway: &Gateway) -> Vec<String> {
+    let list = gateway.admin("GET", "/admin/replicas", None).await.json();
+    let mut all: Vec<_> = list["data"].as_array().expect("a list").iter().collect();
+    all.sort_by_key(|replica| replica["id"].as_u64());
+    all.iter().map(|replica| replica["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[tokio::test]
+async fn phones_that_have_shown_nothing_are_few_and_make_room_for_what_an_operator_adds() {
+    let fleet = Fleet::of(2, &phone(1, 100.0)).await;
+    let config = "max_unproven = 2\n[pool]\nmax_replicas = 3\n[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n";
+    let gateway = gateway(&fleet, config).await;
+    let lost = |n: u32| json!({ "event": "started", "url": format!("https://p{n}.invalid") });
+    assert_eq!(say(&gateway, &started(&fleet.phones[0])).await.status, 201);
+    gateway.wait_ready(1).await;
+    let proven = names(&gateway).await.remove(0);
+    for n in 0..2 {
+        assert_eq!(say(&gateway, &lost(n)).await.status, 201);
+    }
+    let refused = say(&gateway, &lost(2)).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (429, &json!("too_many_unproven")));
+    assert!(refused.body.contains("registration.max_unproven is 2"), "{}", refused.body);
+    assert_eq!(say(&gateway, &lost(1)).await.status, 200, "one that is known is no one more");
+    // The pool is full.
+    let added = gateway.admin("POST", "/admin/replicas", Some(&json!({ "url": fleet.phones[1].url() }))).await;
+    assert_eq!(added.status, 201, "{}", added.text());
+    let own = added.json()["name"].as_str().expect("a name").to_owned();
+    assert_eq!(names(&gateway).await, [proven.clone(), "p1".to_owned(), own.clone()], "the oldest has made room");
+    let add = async |host: &str| {
+        let body = json!({ "url": format!("https://{host}.invalid") });
+        gateway.admin("POST", "/admin/replicas", Some(&body)).await.status
+    };
+    assert_eq!(add("last").await, 201);
+    assert_eq!(add("beyond").await, 409, "nobody is left who makes room");
+    assert_eq!(names(&gateway).await, [proven, own, "last".to_owned()]);
+}
+
+#[tokio::test]
+async fn a_phone_that_never_shows_that_it_runs_a_model_is_forgotten() {
+    let fleet = Fleet::of(1, &phone(1, 100.0)).await;
+    let config = "forget_unproven_after = \"2s\"\n[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n";
+    let gateway = gateway(&fleet, config).await;
+    assert_eq!(say(&gateway, &json!({ "event": "started", "url": "https://lost.invalid" })).await.status, 201);
+    assert_eq!(say(&gateway, &started(&fleet.phones[0])).await.status, 201);
+    gateway.wait_ready(1).await;
+    gateway.wait_for("the other one to be forgotten", async |gateway| count(gateway).await == 1).await;
+    assert_eq!(gateway.states("ready").await, 1);
+    assert_eq!(actions(&gateway).await[0], "replica.remove");
+    // One that has shown it may be away for longer.
+    fleet.phones[0].set_fault(fakephone::Fault::Refuse);
+    gateway.wait_for("the phone to be out", async |gateway| gateway.states("out").await == 1).await;
+    assert_eq!(say(&gateway, &json!({ "event": "started", "url": "https://lost.invalid" })).await.status, 201);
+    gateway.wait_for("the other one to be forgotten again", async |gateway| count(gateway).await == 1).await;
+    assert_eq!(gateway.states("out").await, 1);
+}
