@@ -146,7 +146,7 @@ impl CostView {
 
     /// What a statement says.
     pub(super) fn new(window: &'static str, statement: &Statement) -> Self {
-        let Statement { length, counted, sheet, now } = statement;
+        let Statement { length, counted, sheet, now, .. } = statement;
         let to = clock::unix();
         let named = |accounts: &BTreeMap<Arc<str>, Account>| {
             accounts.iter().map(|(name, account)| NamedView::new(name, account)).collect()

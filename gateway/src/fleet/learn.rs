@@ -169,6 +169,7 @@ impl Fleet {
             price: replica.price(),
             models: replica.facts().models.iter().map(|model| Arc::clone(&model.name)).collect(),
             takes_work: replica.takes_work(),
+            opens_lines: !self.is_unproven(replica),
         };
         self.telemetry.replica_kept(replica.id, upkeep);
         let spec = replica.spec(self.kept_speeds.load().get(&replica.record));

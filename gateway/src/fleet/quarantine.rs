@@ -285,7 +285,8 @@ impl Fleet {
         let now = self.replica(replica.id).filter(|now| now.url == replica.url && now.record == record);
         let now = now.ok_or(ChangeError::Unknown)?;
         let put = self.keep(move |store| store.set_proven(by, record, Some(proof))).await?;
-        self.take_over(put.record(), now.url.clone());
+        let proven = self.take_over(put.record(), now.url.clone());
+        self.tell(&proven);
         Ok(())
     }
 

@@ -32,6 +32,8 @@ pub struct Upkeep {
     pub models: Vec<Arc<str>>,
     /// Whether it is given work.
     pub takes_work: bool,
+    /// Whether names that only it has get lines of their own: it has shown what it can do, or an operator vouches for it.
+    pub opens_lines: bool,
 }
 
 /// What was paid, and what for: of all, of a model, a tenant or a deployment.
@@ -82,7 +84,7 @@ impl Account {
         self.priced_s > 0.0 || self.priced_slot_s > 0.0
     }
 
-    fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         self.pool += other.pool;
         self.away += other.away;
         self.priced_s += other.priced_s;

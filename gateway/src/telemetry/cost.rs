@@ -10,11 +10,13 @@
 //!
 //! Written down is what has been since the process began, and, in slices of five minutes, what has been in the last day: time that
 //! reaches over several slices is split among them, also afterwards, when it shows that a long attempt was for nothing.
+//! Names are bounded, and only replicas that have shown what they can do open lines. When all are taken, a new name gets the line of the one
+//! that was written to longest ago and that nothing in the pool has any more: what it had goes to `other`, so the sums stay what they are.
 //! Rejected: a tick that samples the pool (what comes and goes in between is never seen), and floats that go up and down with
 //! what runs (their errors stay).
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -77,6 +79,8 @@ pub struct Statement {
     pub sheet: Sheet,
     /// What the pool costs now.
     pub now: PoolPrice,
+    /// What `other` has of models whose lines were given to others since counting began.
+    pub dropped: Account,
 }
 
 /// What the pool costs at one moment.
@@ -101,6 +105,8 @@ struct Books {
     running: BTreeMap<u64, Running>,
     next: u64,
     total: Sheet,
+    /// What `other` has in `total` of models whose lines were given to others.
+    dropped: Account,
     /// What has been lately, by number of the slice, in order; slices in which nothing was are left out.
     slices: VecDeque<(u64, Sheet)>,
 }
@@ -114,6 +120,7 @@ impl Ledger {
             running: BTreeMap::new(),
             next: 0,
             total: Sheet::default(),
+            dropped: Account::default(),
             slices: VecDeque::new(),
         }))
     }
@@ -193,12 +200,13 @@ impl Ledger {
         };
         let counted = now.since(books.began);
         let first = slice_of(now).saturating_sub(slices);
+        let dropped = books.dropped;
         if start_of(first) <= books.began {
-            return Statement { length: counted, counted, sheet: books.total.clone(), now: books.price() };
+            return Statement { length: counted, counted, sheet: books.total.clone(), now: books.price(), dropped };
         }
         let mut sheet = Sheet::default();
         books.slices.iter().filter(|(number, _)| *number >= first).for_each(|(_, part)| sheet.add(part));
-        Statement { length: now.since(start_of(first)), counted, sheet, now: books.price() }
+        Statement { length: now.since(start_of(first)), counted, sheet, now: books.price(), dropped }
     }
 
     /// How many slices are kept.
@@ -267,22 +275,74 @@ impl Books {
 
     fn whose(&mut self, model: &Arc<str>, tenant: &Arc<str>, deployment: Option<&Arc<str>>) -> Whose {
         Whose {
-            model: own(&mut self.total.models, model, MODELS_MAX),
-            tenant: own(&mut self.total.tenants, tenant, TENANTS_MAX),
-            deployment: deployment.map(|name| own(&mut self.total.deployments, name, DEPLOYMENTS_MAX)),
+            model: self.own(Line::Model, model, true),
+            tenant: self.own(Line::Tenant, tenant, true),
+            deployment: deployment.map(|name| self.own(Line::Deployment, name, true)),
         }
     }
 
     /// Gives it the names under which it is written down.
     fn label(&mut self, upkeep: &mut Upkeep) {
+        let opens = upkeep.opens_lines;
         if upkeep.models.is_empty() {
             upkeep.models.push(Arc::from(OTHER));
         }
         for model in &mut upkeep.models {
-            *model = own(&mut self.total.models, model, MODELS_MAX);
+            *model = self.own(Line::Model, model, opens);
         }
         if let Some(deployment) = &mut upkeep.price.deployment {
-            *deployment = own(&mut self.total.deployments, deployment, DEPLOYMENTS_MAX);
+            *deployment = self.own(Line::Deployment, deployment, opens);
+        }
+    }
+
+    /// The name under which something is written down: [`OTHER`] for one that is new and may not open a line, or when none can be had.
+    fn own(&mut self, line: Line, name: &Arc<str>, opens: bool) -> Arc<str> {
+        let known = line.of(&mut self.total);
+        if let Some((known, _)) = known.get_key_value(name) {
+            return Arc::clone(known);
+        }
+        let taken = known.len() - usize::from(known.contains_key(OTHER));
+        let has_own = opens && (taken < line.max() || self.give_back(line));
+        let name = if has_own { Arc::clone(name) } else { Arc::from(OTHER) };
+        line.of(&mut self.total).entry(Arc::clone(&name)).or_default();
+        name
+    }
+
+    /// Frees the line that was written to longest ago, of those that nothing has any more. Whether there was one.
+    fn give_back(&mut self, line: Line) -> bool {
+        let used = self.used(line);
+        let free = line.of(&mut self.total).keys().filter(|name| !used.contains(*name) && &***name != OTHER);
+        let mut free: BTreeSet<Arc<str>> = free.cloned().collect();
+        for (_, sheet) in self.slices.iter_mut().rev() {
+            let lately = line.of(sheet);
+            if free.iter().all(|name| lately.contains_key(name)) {
+                break;
+            }
+            free.retain(|name| !lately.contains_key(name));
+        }
+        let Some(oldest) = free.first() else { return false };
+        let dropped = fold(line.of(&mut self.total), oldest);
+        if line == Line::Model {
+            self.dropped.add(&dropped);
+        }
+        self.slices.iter_mut().for_each(|(_, sheet)| drop(fold(line.of(sheet), oldest)));
+        true
+    }
+
+    /// Names that replicas or attempts have now. Tenants are made by operators, and keep what they have.
+    fn used(&self, line: Line) -> BTreeSet<Arc<str>> {
+        let (pool, running) =
+            (self.pool.values().map(|kept| &kept.upkeep), self.running.values().map(|one| &one.whose));
+        match line {
+            Line::Model => {
+                let kept = pool.flat_map(|upkeep| &upkeep.models);
+                kept.chain(running.map(|whose| &whose.model)).cloned().collect()
+            }
+            Line::Deployment => {
+                let kept = pool.filter_map(|upkeep| upkeep.price.deployment.as_ref());
+                kept.chain(running.filter_map(|whose| whose.deployment.as_ref())).cloned().collect()
+            }
+            Line::Tenant => self.total.tenants.keys().cloned().collect(),
         }
     }
 
@@ -303,14 +363,37 @@ impl Books {
     }
 }
 
-/// The name under which something is written down: [`OTHER`] for one that is new when there are enough.
-fn own(known: &mut BTreeMap<Arc<str>, Account>, name: &Arc<str>, max: usize) -> Arc<str> {
-    if let Some((known, _)) = known.get_key_value(name) {
-        return Arc::clone(known);
+/// What has lines of its own, up to a number of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    Model,
+    Tenant,
+    Deployment,
+}
+
+impl Line {
+    fn max(self) -> usize {
+        match self {
+            Self::Model => MODELS_MAX,
+            Self::Tenant => TENANTS_MAX,
+            Self::Deployment => DEPLOYMENTS_MAX,
+        }
     }
-    let name = if known.len() < max { Arc::clone(name) } else { Arc::from(OTHER) };
-    known.entry(Arc::clone(&name)).or_default();
-    name
+
+    fn of(self, sheet: &mut Sheet) -> &mut BTreeMap<Arc<str>, Account> {
+        match self {
+            Self::Model => &mut sheet.models,
+            Self::Tenant => &mut sheet.tenants,
+            Self::Deployment => &mut sheet.deployments,
+        }
+    }
+}
+
+/// Moves what a name has to [`OTHER`]. What that was.
+fn fold(accounts: &mut BTreeMap<Arc<str>, Account>, name: &Arc<str>) -> Account {
+    let Some(account) = accounts.remove(name) else { return Account::default() };
+    accounts.entry(Arc::from(OTHER)).or_default().add(&account);
+    account
 }
 
 fn slice_of(at: Timestamp) -> u64 {
@@ -329,6 +412,8 @@ pub(super) struct CostSeries {
     tenants: CounterVec,
     per_day: GaugeVec,
     unpriced: Gauge,
+    /// Models that have series.
+    models: Mutex<BTreeSet<Arc<str>>>,
 }
 
 impl CostSeries {
@@ -340,15 +425,19 @@ impl CostSeries {
             tenants: float_counters(registry, &names::TENANT_COST),
             per_day: gauges(registry, &names::POOL_COST_PER_DAY),
             unpriced: gauge(registry, &names::REPLICAS_UNPRICED),
+            models: Mutex::default(),
         }
     }
 
     /// Takes everything from a statement about all time.
     pub(super) fn refresh(&self, statement: &Statement) {
-        let Statement { sheet, now, .. } = statement;
+        let Statement { sheet, now, dropped, .. } = statement;
+        self.forget_models(sheet);
         for (model, account) in sheet.models.iter().filter(|(_, account)| account.has_price()) {
-            raise(&self.slots, model, account.slots);
-            raise(&self.pool, model, account.pool);
+            // What went to it from another's line was counted there.
+            let counted = if &**model == OTHER { *dropped } else { Account::default() };
+            raise(&self.slots, model, account.slots - counted.slots);
+            raise(&self.pool, model, account.pool - counted.pool);
         }
         for (tenant, account) in sheet.tenants.iter().filter(|(_, account)| account.has_price()) {
             raise(&self.tenants, tenant, account.slots);
@@ -361,6 +450,20 @@ impl CostSeries {
             self.per_day.with_label_values(&[&**model]).set(*price);
         }
         self.unpriced.set(f64::from(now.unpriced));
+    }
+}
+
+impl CostSeries {
+    /// Ends the series of models that have no line any more.
+    fn forget_models(&self, sheet: &Sheet) {
+        let mut shown = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        for model in shown.iter().filter(|model| !sheet.models.contains_key(*model)) {
+            for family in [&self.slots, &self.pool] {
+                // It is not there if the model never had a price.
+                drop(family.remove_label_values(&[&**model]));
+            }
+        }
+        shown.clone_from(&sheet.models.keys().cloned().collect());
     }
 }
 

@@ -27,7 +27,7 @@ fn price(acu_per_hour: f64, slots: u16) -> Price {
 }
 
 fn upkeep(price: Price) -> Upkeep {
-    Upkeep { price, models: vec![name("small")], takes_work: true }
+    Upkeep { price, models: vec![name("small")], takes_work: true, opens_lines: true }
 }
 
 #[track_caller]
@@ -144,7 +144,11 @@ fn a_window_is_not_longer_than_the_books() {
 fn an_unknown_price_is_no_price_of_zero() {
     let ledger = Ledger::new(at(0));
     let unknown = Price { acu_per_day: None, slots: 1, deployment: None };
-    ledger.keep(ReplicaId(1), Upkeep { price: unknown.clone(), models: Vec::new(), takes_work: true }, at(0));
+    ledger.keep(
+        ReplicaId(1),
+        Upkeep { price: unknown.clone(), models: Vec::new(), takes_work: true, opens_lines: true },
+        at(0),
+    );
     let attempt = ledger.begin(&name("small"), &name("acme"), &unknown, at(0));
     assert_eq!(ledger.end(attempt, Some(("cut", Duration::from_secs(60))), at(60)), None);
     let Statement { sheet, now, .. } = ledger.statement(Window::All, at(HOUR));
@@ -176,7 +180,7 @@ fn a_price_that_changes_holds_from_then_on() {
 fn models_of_one_replica_share_its_cost() {
     let ledger = Ledger::new(at(0));
     let models = vec![name("small"), name("large")];
-    ledger.keep(ReplicaId(1), Upkeep { price: price(1.0, 1), models, takes_work: true }, at(0));
+    ledger.keep(ReplicaId(1), Upkeep { price: price(1.0, 1), models, takes_work: true, opens_lines: true }, at(0));
     let Statement { sheet, now, .. } = ledger.statement(Window::All, at(HOUR));
     close(sheet.models["small"].pool, 0.5);
     close(sheet.models["large"].pool, 0.5);
@@ -212,4 +216,89 @@ fn answers_count_with_what_reading_and_writing_cost() {
         assert_eq!((account.split.prompt_tokens, account.split.reading, account.split.writing), (100, 0.2, 0.3));
         assert_eq!(account.wasted, 0.5);
     }
+}
+
+/// A replica of a model and a deployment of the same name, that costs an ACU an hour.
+fn of(what: &str, opens_lines: bool) -> Upkeep {
+    let price = Price { deployment: Some(name(what)), ..price(1.0, 1) };
+    Upkeep { price, models: vec![name(what)], takes_work: true, opens_lines }
+}
+
+/// Models and deployments add up to all, in every window.
+#[track_caller]
+fn adds_up(ledger: &Ledger, now: Timestamp) {
+    for window in [Window::Hour, Window::Day, Window::All] {
+        let sheet = ledger.statement(window, now).sheet;
+        close(sheet.models.values().map(|account| account.pool).sum(), sheet.all.pool);
+        close(sheet.deployments.values().map(|account| account.pool).sum(), sheet.all.pool);
+    }
+}
+
+#[test]
+fn replicas_that_have_shown_nothing_open_no_lines() {
+    let ledger = Ledger::new(at(0));
+    ledger.keep(ReplicaId(0), of("known", true), at(0));
+    for id in 1..=500 {
+        ledger.keep(ReplicaId(id), of(&format!("strange-{id}"), false), at(0));
+    }
+    ledger.keep(ReplicaId(501), of("known", false), at(0));
+    adds_up(&ledger, at(HOUR));
+    let sheet = ledger.statement(Window::All, at(HOUR)).sheet;
+    let names = |accounts: &std::collections::BTreeMap<Arc<str>, Account>| accounts.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&sheet.models), [name("known"), name(OTHER)]);
+    assert_eq!(names(&sheet.deployments), [name("known"), name(OTHER)]);
+    close(sheet.models["known"].pool, 2.0);
+    // It has shown it now.
+    ledger.keep(ReplicaId(1), of("strange-1", true), at(HOUR));
+    close(ledger.statement(Window::All, at(2 * HOUR)).sheet.models["strange-1"].pool, 1.0);
+}
+
+#[test]
+fn a_name_that_is_gone_gives_its_line_to_a_new_one_the_oldest_first_and_the_sums_stay() {
+    let ledger = Ledger::new(at(0));
+    ledger.keep(ReplicaId(0), of("stays", true), at(0));
+    let running = ledger.begin(&name("runs"), &name("acme"), &price(1.0, 1), at(0));
+    // One after the other, each for an hour: more than there are lines.
+    for id in 1..=400_u32 {
+        let hour = u64::from(id) * HOUR;
+        ledger.keep(ReplicaId(id), of(&format!("m{id:03}"), true), at(hour));
+        ledger.left(ReplicaId(id), at(hour + HOUR));
+        adds_up(&ledger, at(hour + HOUR));
+    }
+    let now = at(402 * HOUR);
+    let Statement { sheet, dropped, .. } = ledger.statement(Window::All, now);
+    assert_eq!((sheet.models.len(), sheet.deployments.len()), (257, 101), "and the line of the others");
+    let kept = |model: &str| sheet.models.contains_key(model);
+    assert!(kept("stays") && kept("runs"), "what is there, and what runs, keeps its line");
+    assert!(kept("m400") && kept("m147") && !kept("m146") && !kept("m001"), "{:?}", sheet.models.keys());
+    close(dropped.pool, 146.0);
+    close(sheet.models[OTHER].pool, 146.0);
+    close(sheet.all.pool, 402.0 + 400.0);
+    assert!(ledger.end(running, None, now).is_some());
+    // A name that comes back begins a line of its own.
+    ledger.keep(ReplicaId(401), of("m001", true), now);
+    close(ledger.statement(Window::All, at(403 * HOUR)).sheet.models["m001"].pool, 1.0);
+}
+
+#[test]
+fn a_counter_never_counts_again_what_went_from_a_line_to_the_others() {
+    let registry = prometheus::Registry::new();
+    let (ledger, series) = (Ledger::new(at(0)), super::cost::CostSeries::new(&registry));
+    let counters = || -> std::collections::BTreeMap<String, f64> {
+        let families = registry.gather();
+        let pool = families.iter().find(|family| family.name() == "huntgroup_pool_cost_acu_total").expect("a family");
+        let read = |metric: &prometheus::proto::Metric| {
+            (metric.get_label()[0].value().to_owned(), metric.get_counter().get_value())
+        };
+        pool.get_metric().iter().map(read).collect()
+    };
+    for id in 1..=300_u32 {
+        let hour = u64::from(id) * HOUR;
+        ledger.keep(ReplicaId(id), of(&format!("m{id:03}"), true), at(hour));
+        ledger.left(ReplicaId(id), at(hour + HOUR));
+        series.refresh(&ledger.statement(Window::All, at(hour + HOUR)));
+    }
+    let counters = counters();
+    assert!(counters.get(OTHER).is_none_or(|counted| *counted == 0.0), "{:?}", counters.get(OTHER));
+    assert_eq!(counters.iter().filter(|(_, counted)| **counted == 1.0).count(), 256);
 }

@@ -102,7 +102,7 @@ fn busy_telemetry() -> Arc<Telemetry> {
     });
     telemetry.set_pool_source(Box::new(move || sample.clone()));
     let models = vec![Arc::from("small")];
-    telemetry.replica_kept(ReplicaId(1), Upkeep { price: price(), models, takes_work: true });
+    telemetry.replica_kept(ReplicaId(1), Upkeep { price: price(), models, takes_work: true, opens_lines: true });
     telemetry.quarantine("passed");
     let mut record = record(&telemetry);
     record.queued();
