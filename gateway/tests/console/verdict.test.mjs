@@ -105,7 +105,7 @@ test("phones that do not come back after a restart are never hidden behind a gre
   const [first, ...rest] = of([...phones(97), ...gone(3, 98)]);
   assert.equal(first.level, "warn");
   assert.match(first.title, /^3 of 100 phones have not come back since the restart at \d\d:\d\d \(3: nobody accepts the connection\)$/);
-  assert.match(first.next, /Does this machine reach them/);
+  assert.match(first.next, /^Does this machine reach them/, "when they went nobody has seen");
   assert.deepEqual(rest.map(({ level }) => level), ["well"]);
   assert.match(rest[0].title, /^Otherwise: 97 of 100/);
   // However the gateway calls them by then.
@@ -215,6 +215,12 @@ test("a gateway that is not there is all there is to say", () => {
   assert.equal(verdict(emptyState(), NOW)[0].level, "unknown", "not heard of yet is not lost");
   connectionChanged(state, "token", {}, NOW);
   assert.equal(verdict(state, NOW)[0].key, "token");
+});
+
+test("what a phone says of itself is shown, and is no advice", () => {
+  const said = "the phone says: restart everything: now; huntgroup replicas remove";
+  assert.equal(kindOf(said), "the phone says “restart everything: now; huntgroup replicas remove”");
+  assert.deepEqual(remedyOf({ problem: said }), { cause: "", next: "", again: "" });
 });
 
 test("problems that differ only in their details are one kind, and long ones are cut", () => {

@@ -86,6 +86,9 @@ def test_the_parts_of_the_page_keep_their_promises():
         (scenes.empty, "No phone is in the pool"),
         (scenes.thousand, "5 phones need you: misconfigured"),
         (scenes.mixed, "1 phone needs you: misconfigured"),
+        (scenes.after_restart, "5 of 12 phones have not come back since the restart"),
+        (scenes.nobody_back, "No phone takes work: requests fail after 30 s"),
+        (scenes.refused_phones, "Phones that announce themselves are refused: the token is wrong"),
     ],
 )
 @pytest.mark.parametrize(("width", "height"), [(360, 740), (1440, 900), (3840, 2160)])
@@ -99,14 +102,28 @@ def test_each_state_is_told_at_the_top_and_nothing_is_wider_than_the_screen(brow
     assert_untroubled(page)
 
 
+@pytest.mark.parametrize("width", [360, 1280, 3840])
+def test_long_names_push_nothing_out_of_sight_and_what_is_cut_is_told(browser, stand, width):
+    page = browser.open(stand(scenes.long_names()).url, width, 900)
+    see_verdict(page, "7 of 8")
+    wide = page.evaluate("[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.parentElement.id)")
+    assert wide == [], f"{wide} have to be pushed sideways"
+    untold = page.evaluate("""() => [...document.querySelectorAll('td, .cell .name, .group-why')].filter((e) => e.scrollWidth > e.clientWidth && e.getClientRects().length)
+        .filter((e) => !e.closest('[title]')).map((e) => e.textContent)""")
+    assert untold == [], "cut, and nowhere whole"
+    if width == 360:
+        cut = page.evaluate("[...document.querySelectorAll('.cell[data-state=ready] .name')].filter((e) => e.scrollWidth > e.clientWidth || e.scrollHeight > e.clientHeight + 1).map((e) => e.textContent)")
+        assert cut == [], "a name of sixteen letters is shown whole on a phone"
+
+
 def test_colours_never_say_a_state_alone(browser, stand):
     page = browser.open(stand(scenes.mixed()).url)
     see_verdict(page, "misconfigured")
     looks = page.evaluate("""() => Object.fromEntries([...document.querySelectorAll('.cell')].map((cell) => {
         const style = getComputedStyle(cell);
-        return [cell.dataset.state + (cell.dataset.limit ?? ''), [cell.querySelector('.letter').textContent, style.borderStyle, style.borderRadius].join(' ')];
+        return [cell.dataset.state + (cell.dataset.limit ?? '') + ('amiss' in cell.dataset), [cell.querySelector('.letter').textContent, style.borderStyle, style.borderRadius].join(' ')];
     }))""")
-    assert len(looks) == 11, looks
+    assert len(looks) == 12, looks
     assert len(set(looks.values())) == len(looks), f"two states differ in their colour alone: {looks}"
 
 

@@ -128,6 +128,7 @@ export class Grid {
       const fewer = limit?.level === "fewer";
       setAttribute(cell.element, "data-state", own(STATES, standing) ? standing : "other");
       setAttribute(cell.element, "data-limit", fewer ? "fewer" : null);
+      setAttribute(cell.element, "data-amiss", amiss);
       setText(cell.letter, shown.letter || (amiss ? "▲" : fewer ? "–" : ""));
       setText(cell.name, name);
       setAttribute(cell.element, "title", `${name}${model ? `, ${model}` : ""}`);

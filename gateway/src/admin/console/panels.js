@@ -14,7 +14,11 @@ function table(id, items, keyOf, create, update) {
   body.closest("table").hidden = items.length === 0;
   const none = byId(`${id}-none`);
   if (none) none.hidden = items.length > 0;
-  keyed(body, items, keyOf, create, update);
+  keyed(body, items, keyOf, create, (element, item) => {
+    update(element, item);
+    // What is cut for want of room is told when it is pointed at.
+    for (const cell of element.children) if (!cell.firstElementChild && !cell.classList.contains("id")) setAttribute(cell, "title", cell.textContent);
+  });
 }
 
 export function drawTotals({ totals, replicas }) {
@@ -63,7 +67,6 @@ export function drawQueue({ queue }) {
     setText(name, one.model);
     setText(waiting, number(one.waiting));
     setText(estimate, waitOf(one.estimate_s, one.slots > 0, queue));
-    setAttribute(estimate, "title", estimate.textContent);
     setText(ready, `${number(one.ready)} with ${count(one.slots, "slot")}`);
     setAttribute(ready, "class", one.ready ? null : "alarm");
   });

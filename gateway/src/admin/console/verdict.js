@@ -1,6 +1,6 @@
 // What is wrong and what to do, in words, the worst first. Pure: the state and the time in, sentences out.
 
-import { isComing, isPaused, standingOf, takesWork, tally } from "./pool.js";
+import { isComing, isMissing, isPaused, standingOf, takesWork, tally } from "./pool.js";
 import { isLive, nowOf } from "./state.js";
 import { ago, clockTime, count, length, listed, number, percent, bytes, stateOf } from "./words.js";
 
@@ -40,9 +40,14 @@ const isBehind = (replica, relay) => {
   return at === host || at.endsWith(`.${host}`);
 };
 
+/** What a phone says of itself, in its own words: no diagnosis, and no advice to follow. */
+const SAID = /^the phone says: (.*)$/s;
+
 /** A problem cut to what several phones share: what stands before the advice and the details. */
 export function kindOf(problem) {
-  const kind = String(problem ?? "").split(/[;:(]/)[0].trim();
+  const text = String(problem ?? "");
+  const said = text.match(SAID)?.[1];
+  const kind = said ? `the phone says “${said}”` : text.split(/[;:(]/)[0].trim();
   return kind.length > 70 ? `${kind.slice(0, 69)}…` : kind;
 }
 
@@ -67,6 +72,7 @@ export function remedyOf(replica) {
   const at = text.search(/[;:]/);
   const rest = at < 0 ? "" : text.slice(at + 1).trim();
   const again = replica.problem_next ?? "";
+  if (SAID.test(text)) return { cause: "", next: "", again };
   return TO_DO.test(rest) ? { cause: "", next: rest, again } : { cause: rest, next: "", again };
 }
 
@@ -206,9 +212,12 @@ function ofModels(state, pool) {
 /** How long a request is kept waiting for a phone where there is none. */
 const failsAfter = ({ queue }) => (Number.isFinite(queue?.refused_after_s) ? `after ${length(queue.refused_after_s)}` : "after a while");
 
-/** Of phones that are out, those that went at one moment, where that is nearly all: `{ n, span }`, or null. One cause has taken them. */
+/**
+ * Of phones that are out, those that went at one moment, where that is nearly all: `{ n, span }`, or null. One cause has taken them. When those went
+ * that are not back after a restart nobody has seen.
+ */
 export function atOnce(out) {
-  const times = out.filter((r) => r.reason === "hard_failure").map((r) => r.since_s).sort((a, b) => a - b);
+  const times = out.filter((r) => r.reason === "hard_failure" && !isMissing(r)).map((r) => r.since_s).sort((a, b) => a - b);
   let best = null;
   for (let [from, to] = [0, 0]; to < times.length; to += 1) {
     while (times[to] - times[from] > AT_ONCE) from += 1;
@@ -235,7 +244,7 @@ function ofPool(state, pool, now) {
     const broken = kinds(pool.wrong);
     found.push({
       key: "misconfigured", level: "warn", title: `${count(pool.wrong.length, "phone")} ${pool.wrong.length === 1 ? "needs" : "need"} you: misconfigured`,
-      detail: inBrackets(broken), next: sentence(upper(broken[0].next)) || "Correct what is stated about them; they do not get well by themselves.",
+      detail: inBrackets(broken), next: sentence(upper(broken[0].next)) || (pool.wrong.length === 1 ? "Correct what is stated about it; it does not get well by itself." : "Correct what is stated about them; they do not get well by themselves."),
     });
   }
   if (pool.paused.length / all >= MANY && pool.serves) {

@@ -21,7 +21,7 @@ export const STATES = {
     next: "Undrain it to give it work again." },
   loading: { letter: "L", word: "loading", means: "Its engine is up, its model is not.", next: "Wait until the model is loaded." },
   joining: { letter: "J", word: "joining", means: "It was not reached yet.", next: "Wait for its first probe." },
-  ready: { letter: "", word: "ready", means: "It takes work.", next: "" },
+  ready: { letter: "", word: "ready", means: "It takes work. – It gets less, to be spared. ▲ Something about it is to be seen to.", next: "" },
 };
 
 /** What a table has under a name; names come from outside, and `constructor` is none. */

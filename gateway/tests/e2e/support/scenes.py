@@ -3,7 +3,7 @@
 A gateway shows what is; some of that (a relay that is down, a thousand phones that change all the time, a phone with a hostile name in
 every field) takes long to bring about or cannot be. `Scene` is a feed in the form of `GET /admin/watch`; `Stand` serves one.
 
-    python -m support.scenes NAME PORT        to look at one: healthy, half_out, relay_down, empty, thousand
+    python -m support.scenes NAME PORT        to look at one: any function below
 """
 import http.server
 import json
@@ -67,23 +67,27 @@ class Scene:
     def __init__(self, replicas=(), queued=0, relays_down=(), waits=(), batches=(), points=360, seed=1, token=None, **totals):
         self.lock, self.listeners, self.calls, self.token = threading.Lock(), [], [], token
         self.answers = {}
-        self.version, self.instance = "0.1.0", "mock"
+        self.version, self.instance, self.started_at = "0.1.0", "mock", time.time() - 90_000
         rng, now = random.Random(seed), time.time()
         self.replicas = {one["id"]: one for one in replicas}
         self.extra = {"relays_down": list(relays_down), "queued": queued, **totals}
         ready = [one for one in replicas if one["state"] == "ready"]
         models = sorted({m for one in replicas for m in one["models"]})
+        def estimate(model):
+            served = any(model in one["models"] and one["takes_work"] for one in replicas)
+            return (12.0 if dict(waits).get(model) else 0.4) if served else None
+
         by_model = [
-            {"model": m, "waiting": dict(waits).get(m, 0), "estimate_s": 12.0 if dict(waits).get(m) else 0.4, "ready": sum(m in r["models"] for r in ready),
+            {"model": m, "waiting": dict(waits).get(m, 0), "estimate_s": estimate(m), "ready": sum(m in r["models"] for r in ready),
              "slots": sum(r["slots"] for r in ready if m in r["models"])}
             for m in models
         ]
-        waiting = sum(n for _, n in waits)
+        waiting, anybody = sum(n for _, n in waits), any(one["takes_work"] for one in replicas)
         self.queue = {
             "by_class": [
-                {"class": "interactive", "waiting": waiting, "oldest_s": 48.0 if waiting else None, "estimate_s": 9.5},
-                {"class": "standard", "waiting": max(0, queued - waiting), "oldest_s": 20.0 if queued > waiting else None, "estimate_s": 21.0},
-                {"class": "batch", "waiting": 0, "oldest_s": None, "estimate_s": 90.0},
+                {"class": "interactive", "waiting": waiting, "oldest_s": 48.0 if waiting else None, "estimate_s": 9.5 if anybody else None},
+                {"class": "standard", "waiting": max(0, queued - waiting), "oldest_s": 20.0 if queued > waiting else None, "estimate_s": 21.0 if anybody else None},
+                {"class": "batch", "waiting": 0, "oldest_s": None, "estimate_s": 90.0 if anybody else None},
             ],
             "by_tenant": [{"tenant": "fraud", "waiting": waiting, "oldest_s": 48.0}] if waiting else [], "others": 0, "by_model": by_model,
             "refused_after_s": 30.0,
@@ -118,7 +122,7 @@ class Scene:
 
     def events(self):
         now = time.time()
-        yield "hello", {"version": self.version, "started_at": now - 90_000, "now": now, "instance": self.instance, "max_slots_shown": 64, "admin_token_needed": bool(self.token)}
+        yield "hello", {"version": self.version, "started_at": self.started_at, "now": now, "instance": self.instance, "max_slots_shown": 64, "admin_token_needed": bool(self.token)}
         yield "pool", {"replicas": list(self.replicas.values())}
         for name in ("totals", "queue", "requests", "batches", "advice", "cost", "deployments", "registration"):
             value = getattr(self, name)
@@ -281,10 +285,52 @@ def half_out(n=100):
 
 
 def relay_down(n=100):
-    refused = "nobody accepts the connection (Connection refused): its relay is down, or the address is wrong"
     at = time.time() - 400
-    replicas = [phone(i, state="out", reason="relay_down", problem=refused, since_s=at + i / 50, usable=0) for i in range(1, n + 1)]
+    replicas = [phone(i, state="out", reason="relay_down", problem=REFUSED, since_s=at + i / 50, usable=0) for i in range(1, n + 1)]
     return Scene(replicas, queued=31, waits=tuple((m, 7) for m in MODELS), relays_down=["acu.run:443"])
+
+
+REFUSED = "nobody accepts the connection (Connection refused): its relay is down, or the address is wrong"
+
+
+def after_restart(n=12, back=7):
+    """A gateway that was started anew a while ago, and that not all phones have come back to."""
+    replicas = [working(phone(i)) for i in range(1, back + 1)]
+    replicas += [phone(i, state="out", reason="hard_failure", problem=REFUSED, since_s=time.time() - 500 - i / 50, missing=True, models=[]) for i in range(back + 1, n + 1)]
+    scene = Scene(replicas, points=52)
+    scene.started_at = time.time() - 520
+    return scene
+
+
+def long_names():
+    """Names as a chain and a model's publisher give them."""
+    models = ("Qwen3.5-9B-Instruct-2512-Q4_K_M", "gemma-4-E4B-it-qat-q4_0-multimodal")
+    over = {"models": [models[0]], "deployment": "Acurast:5GrwvaEF5zXb26Fz9rcQpDWS57CtERHpNehXCPcNoHGKutQY:4711"}
+    replicas = [working(phone(i, **{**over, "name": f"{0xE08B7B8CF5F31332 + i * 0x1111:016x}", "models": [models[i % 2]]})) for i in range(1, 8)]
+    replicas.append(out(8, TLS, **{**over, "name": "pixel-7-pro-in-the-upper-shelf-of-room-4"}))
+    scene = Scene(replicas, batches=[{**one, "id": "batch_0198c2f0a1b2c3d4e5f6a7b8c9d0e1f2", "model": models[0], "tenant": "nightly-summaries-of-the-legal-department"} for one in BATCHES[:1]])
+    for one in scene.requests["data"]:
+        one.update(id=f"req_0198c2f0a1b2{one['id'][4:]}a7b8c9d0", tenant="nightly-summaries-of-the-legal-department")
+    scene.advice = {"window_s": 3600, "data": [{"model": models[1], "verdict": "more", "confidence": "low", "now": {"phones": 4, "slots": 9}, "wanted": 6,
+                    "kinds": [{"kind": "typical", "phones": 2}], "reasons": ["standard: of 900 requests 88 % had their first token within 30 s; 95 % should."]}]}
+    scene.deployments = {"data": [{"deployment": over["deployment"], "replicas": ["a"] * 8, "slots": 19, "ends_at": time.time() + 15000, "ends_in_s": 15000,
+                                   "cost_acu_per_day": 1.9, "share_of_ready_slots": 1.0}]}
+    return scene
+
+
+def nobody_back():
+    return after_restart(8, back=0)
+
+
+def refused_phones():
+    """Phones announce themselves, and are not taken."""
+    now = time.time()
+    scene = Scene([working(phone(i)) for i in range(1, 7)])
+    scene.registration = {"refused": [
+        {"reason": "wrong_token", "field": "authorization", "message": "the token is wrong", "peer": "10.0.4.17", "count": 3, "first_at": now - 900, "last_at": now - 130},
+        {"reason": "invalid", "field": "replica.slots", "message": "replica.slots must be a whole number from 1 to 1024, not 0", "peer": "10.0.4.18", "count": 1,
+         "first_at": now - 700, "last_at": now - 700}]}
+    return scene
 
 
 def empty():
@@ -306,7 +352,10 @@ def mixed():
     replicas = [working(phone(i), 0.8) for i in range(1, 9)]
     states = ("out", "misconfigured", "suspect", "quarantine", "probation", "draining", "loading", "joining")
     replicas += [phone(10 + i, state=state, problem=TLS if state == "out" else None, draining=state == "draining") for i, state in enumerate(states)]
-    replicas += [phone(20, limit={"level": "paused", "reason": "battery at 12 %"}), phone(21, limit={"level": "fewer", "reason": "42.1 °C"})]
+    replicas += [
+        phone(20, limit={"level": "paused", "reason": "battery at 12 %"}, problem="battery at 12 %"), phone(21, limit={"level": "fewer", "reason": "42.1 °C"}),
+        phone(22, problem="the phone says: the engine ran out of memory and was started anew"),
+    ]
     return Scene(replicas)
 
 
