@@ -3,12 +3,18 @@ import concurrent.futures
 import subprocess
 import threading
 import time
+import urllib.parse
 
 import pytest
 
 from support import http, scenes
 from support.browser import Browser, assert_untroubled
-from support.gateway import ADMIN_TOKEN, root
+from support.gateway import ADMIN_TOKEN, SECRETS, root
+from support.process import free_port
+
+# With which phones announce themselves.
+TOKEN = "e2e-console-registration-0123456789"
+SECRETS["E2E_CONSOLE_REGISTRATION"] = TOKEN
 
 
 @pytest.fixture(scope="module")
@@ -605,11 +611,90 @@ def test_a_page_outlives_its_gateway(browser, stage, pool):
     assert_untroubled(page)
 
 
+def test_phones_that_do_not_come_back_after_a_restart_are_told_until_they_do(browser, stage, pool):
+    page = browser.open(pool.admin, token=ADMIN_TOKEN)
+    see_verdict(page, "All well: 3 of 3")
+    pool.process.kill()
+    stage.made[0].fault("refuse")
+    pool.start()
+    see_verdict(page, "1 of 3 phones has not come back since the restart at", within=40)
+    assert page.locator('#verdicts li[data-level="well"]').first.inner_text().startswith("Otherwise: 2 of 3 phones ready")
+    for phone in stage.made[1:3]:
+        phone.fault("refuse")
+    see_verdict(page, "No phone takes work: requests fail after 30 s", within=40)
+    assert "1 phone not back since the restart at" in verdict(page) and "2 out" in verdict(page)
+    see(page, "#by-class", "no phone: refused after 30 s")
+    for phone in stage.made[:3]:
+        phone.heal()
+    see_verdict(page, "All well", within=40)
+    assert_untroubled(page)
+
+
 def test_without_a_token_in_the_configuration_none_is_asked_for(browser, stage):
     gateway = stage.gateway(stage.phones(1), config={"admin": {"token": "none"}})
     page = browser.open(gateway.admin)
     until(page, "document.querySelectorAll('.cell').length === 1")
     assert page.locator("#token[open]").count() == 0
+    assert_untroubled(page)
+
+
+def test_markup_that_a_real_gateway_takes_in_stays_text_wherever_it_comes_out(browser, stage):
+    """Whatever a phone, a client and an operator can say, said with markup, through the gateway and its feed. Names of
+    tenants and of phones can hold none: letters, digits and a few signs are all that they may have."""
+    from support import batches
+
+    def evil(word):
+        return f"<img/src=x/onerror=ran('{word}')>"
+
+    port = free_port()
+    phones = stage.phones(2, model=evil("model"), slots=2, speed="4b")
+    gateway = stage.gateway([phones[0]], ready=0, config={
+        "registration": {"listen": f"127.0.0.1:{port}", "token": "env:E2E_CONSOLE_REGISTRATION"}, "quarantine": {"of": "none"},
+    })
+    say = lambda said, token=TOKEN: http.request("POST", f"http://127.0.0.1:{port}/admin/register?token={token}", json=said)
+    place = {"deployment": evil("deployment"), "processor": evil("processor")}
+    assert say({"event": "started", "url": phones[1].url, **place}).status == 201
+    gateway.wait_ready(2)
+    stated, came = gateway.replica(phones[0].url), gateway.replica(phones[1].url)
+    assert gateway.manage("PATCH", f"/admin/replicas/{stated['id']}", {"name": evil("phone")}).error["param"] == "name"
+    change = {"labels": {evil("label"): evil("value"), "deployment": evil("job")}}
+    assert gateway.manage("PATCH", f"/admin/replicas/{stated['id']}", change).status == 200
+    assert say({"event": "error", "error": evil("error"), "url": phones[1].url, **place}).status == 200
+    assert say({"event": evil("event"), "url": evil("url")}).status >= 400
+    assert say({"event": "started"}, token=urllib.parse.quote(evil("token"))).status == 401
+    client = batches.client_of(gateway)
+    lines = [batches.entry(evil(f"line-{n}"), batches.asking("say it", evil("model"), 400)) for n in range(30)]
+    file = client.files.create(file=(evil("file") + ".jsonl", "".join(line + "\n" for line in lines).encode()), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint=batches.CHAT, completion_window="24h", metadata={"name": evil("batch")})
+
+    page = browser.open(gateway.admin, token=ADMIN_TOKEN)
+    until(page, "document.querySelectorAll('.cell[data-state=ready]').length === 2", within=30)
+    # The feed is the gateway's; nothing of the page is a stand-in.
+    see(page, "#verdicts", "Phones that announce themselves are refused")
+    see(page, "#requests-body", evil("model"))
+    see(page, "#batches-body", evil("model"))
+    see(page, "#by-model", evil("model"))
+    page.locator(f'.cell[data-id="{stated["id"]}"]').click()
+    see(page, "#detail .facts", f"{evil('label')}={evil('value')}")
+    see(page, "#detail .doing", evil("model"))
+    page.locator(f'.cell[data-id="{came["id"]}"]').click()
+    see(page, "#detail .problem", f"the phone says: {evil('error')}")
+    see(page, "#detail .facts", evil("processor"))
+    assert page.locator(f'.cell[data-id="{came["id"]}"] .letter').inner_text() == "▲"
+    # Of its job, whether it says so itself or its operator does, a phone is grouped and found by.
+    page.locator("#group").select_option("deployment")
+    for job in (evil("job"), evil("deployment")):
+        see(page, ".group-title", job)
+        page.locator("#filter").fill(job)
+        see(page, "#pool-count", "1 of 2 phones shown")
+        page.locator("#filter").fill("")
+    page.locator("#batches-body button").first.click()
+    see(page, "dialog[open]", evil("model"))
+    page.locator("dialog[open] .danger").click()
+    batches.ended(client, batch)
+    assert page.evaluate("[...document.querySelectorAll('img, script, iframe, svg, a[href]')].map((e) => e.localName + '.' + (e.getAttribute('class') ?? '')).filter((e) => !/^(svg.plot|img.|script.|a.skip|a.url)$/.test(e))") == []
+    assert page.evaluate("[document.querySelectorAll('img').length, document.querySelectorAll('script').length]") == [1, 1]
+    assert page.evaluate("[...document.querySelectorAll('*')].filter((e) => [...e.attributes].some((a) => /^on/i.test(a.name))).length") == 0
     assert_untroubled(page)
 
 
