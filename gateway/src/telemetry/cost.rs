@@ -325,7 +325,9 @@ impl Books {
         if line == Line::Model {
             self.dropped.add(&dropped);
         }
-        self.slices.iter_mut().for_each(|(_, sheet)| drop(fold(line.of(sheet), oldest)));
+        for (_, sheet) in &mut self.slices {
+            fold(line.of(sheet), oldest);
+        }
         true
     }
 
