@@ -31,8 +31,8 @@ pub fn write(replica: &Value, out: &mut dyn Write) -> io::Result<()> {
         ),
         ("slots", slots(replica)),
         ("context", suffixed(replica, "context_tokens", " tokens")),
-        ("reads", suffixed(replica, "prefill_tokens_per_second", " tokens/s")),
-        ("writes", suffixed(replica, "decode_tokens_per_second", " tokens/s")),
+        ("reads", speed(replica, "prefill_tokens_per_second")),
+        ("writes", speed(replica, "decode_tokens_per_second")),
         ("attempts", pairs(&replica["attempts"], " ")),
         ("labels", pairs(&replica["labels"], "=")),
         ("source", format!("{}, since {}", cell(replica, "source"), moment(&replica["added_at"]))),
@@ -65,6 +65,17 @@ pub fn write(replica: &Value, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "    {}  {from} -> {to}, {reason}{detail}", moment(&change["at"]))?;
     }
     Ok(())
+}
+
+/// A measured speed, or else the one that is assumed until then.
+fn speed(replica: &Value, field: &str) -> String {
+    match suffixed(replica, field, " tokens/s") {
+        unknown if unknown.is_empty() => {
+            let assumed = suffixed(&replica["assumed"], field, " tokens/s, until it is measured");
+            if assumed.is_empty() { assumed } else { format!("~{assumed}") }
+        }
+        measured => measured,
+    }
 }
 
 /// How well it is known who it is; nothing of one that only an operator speaks for.
@@ -172,7 +183,7 @@ mod tests {
             "id": 3, "name": "p", "url": "https://p.acu.run", "state": "out", "state_for_s": 75.0,
             "state_reason": "soft_failure", "problem": "its answers break off", "penalty_s": 4.5,
             "models": ["tiny"], "routes": ["completions"], "dialect": "llama", "build": null, "in_flight": 0, "slots": 2,
-            "group": "00c0ffee00c0ffee", "carries_on": true, "lingering": 1, "foreign": 1, "usable_slots": 0, "context_tokens": 8192, "prefill_tokens_per_second": null,
+            "group": "00c0ffee00c0ffee", "carries_on": true, "lingering": 1, "foreign": 1, "usable_slots": 0, "context_tokens": 8192, "prefill_tokens_per_second": null, "assumed": {"prefill_tokens_per_second": 164.2},
             "decode_tokens_per_second": 18.44, "attempts": {"cut": 5, "ok": 30}, "labels": {"room": "4\u{1b}"},
             "source": "registration", "added_at": 60, "expires_at": null, "cost_acu_per_day": 0.08,
             "last_probe": {"at": 61.5, "took_ms": 12.3, "result": "ready", "detail": "ready"},
@@ -199,6 +210,7 @@ p (number 3, https://p.acu.run)
   carries   answers on that others have begun
   slots     0 of 2 busy, 1 broken off and not seen free yet, 1 busy with work that is not ours, 0 usable now
   context   8192 tokens
+  reads     ~164.2 tokens/s, until it is measured
   writes    18.4 tokens/s
   attempts  5 cut, 30 ok
   labels    room=4\\u{1b}

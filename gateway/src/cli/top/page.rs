@@ -233,7 +233,8 @@ fn advice_line(glance: &Glance) -> Option<Line> {
     for (place, (one, wanted)) in known.iter().enumerate() {
         let tone = if *wanted > one.now.phones { Tone::Warn } else { Tone::Plain };
         line.push(Tone::Dim, if place == 0 { "" } else { " · " });
-        line.push(tone, &format!("{} {wanted} phones, {} there", one.model, one.now.phones));
+        let phones = if *wanted == 1 { "phone" } else { "phones" };
+        line.push(tone, &format!("{} {wanted} {phones}, {} there", one.model, one.now.phones));
     }
     (!known.is_empty()).then_some(line)
 }
@@ -373,7 +374,11 @@ fn hour_lines(glance: &Glance, style: Style) -> Option<Line> {
 }
 
 fn short(seconds: f64) -> String {
-    if seconds < 10.0 { format!("{seconds:.1}s") } else { length(seconds.round()) }
+    match seconds {
+        ..0.0995 => format!("{:.0}ms", seconds.max(0.0) * 1e3),
+        ..9.95 => format!("{seconds:.1}s"),
+        _ => length(seconds.round()),
+    }
 }
 
 fn heading(name: &str) -> Line {

@@ -63,7 +63,7 @@ fn pool(states: &[(&str, Option<&str>)]) -> Glance {
         (
             "history",
             json!({"every_s": 10, "points": [{"at": 9_990, "requests": 41, "failed": 0, "completion_tokens": 900,
-            "ttft": {"interactive": [0.4, 1.2], "standard": null, "batch": null}}]}),
+            "ttft": {"interactive": [0.04, 1.2], "standard": null, "batch": null}}]}),
         ),
         (
             "events",
@@ -106,7 +106,7 @@ fn a_healthy_gateway_at_a_glance() {
         "1 of 8 slots busy",
         "4.1 done/s, 90 tokens/s",
         "interactive not · standard about 22s",
-        "first token interactive 0.4s, 95 % within 1.2s",
+        "first token interactive 40ms, 95 % within 1.2s",
         "[Replicas 4]",
         "decode 3s standard backend",
         "q quit",
@@ -223,12 +223,12 @@ fn cost_and_advice_have_a_line_each_where_something_is_known() {
     let before = text(&glance, &mut View::default(), SCREEN);
     assert!(!before.contains("ACU") && !before.contains("wanted"), "{before}");
     assert!(glance.take_in("cost", json!({"per_day": 8.0, "total": 7.9, "per_million_tokens": {"total": 0.21}})));
-    let advice = json!({"data": [{"model": "a", "verdict": "enough", "now": {"phones": 4}, "wanted": 4},
+    let advice = json!({"data": [{"model": "a", "verdict": "fewer", "now": {"phones": 4}, "wanted": 1},
         {"model": "b", "verdict": "more", "now": {"phones": 3}, "wanted": 5}, {"model": "c", "verdict": "unknown", "now": {"phones": 1}, "wanted": null}]});
     assert!(glance.take_in("advice", advice));
     let shown = text(&glance, &mut View::default(), SCREEN);
     assert!(shown.contains("cost      8.00 ACU a day, 7.90 in the last 24 h, 0.210 per million tokens"), "{shown}");
-    assert!(shown.contains("wanted    b 5 phones, 3 there · a 4 phones, 4 there\n"), "{shown}");
+    assert!(shown.contains("wanted    b 5 phones, 3 there · a 1 phone, 4 there\n"), "{shown}");
     assert!(glance.take_in("cost", json!({"per_day": null, "per_million_tokens": {}})));
     assert!(!text(&glance, &mut View::default(), SCREEN).contains("ACU"));
 }
