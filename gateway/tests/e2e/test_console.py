@@ -617,12 +617,12 @@ def test_phones_that_do_not_come_back_after_a_restart_are_told_until_they_do(bro
     pool.process.kill()
     stage.made[0].fault("refuse")
     pool.start()
-    see_verdict(page, "1 of 3 phones has not come back since the restart at", within=40)
+    see_verdict(page, "1 of 3 phones has not come back since the restart (", within=40)
     assert page.locator('#verdicts li[data-level="well"]').first.inner_text().startswith("Otherwise: 2 of 3 phones ready")
     for phone in stage.made[1:3]:
         phone.fault("refuse")
     see_verdict(page, "No phone takes work: requests fail after 30 s", within=40)
-    assert "1 phone not back since the restart at" in verdict(page) and "2 out" in verdict(page)
+    assert "1 phone not back since the restart (" in verdict(page) and "2 out" in verdict(page)
     see(page, "#by-class", "no phone: refused after 30 s")
     for phone in stage.made[:3]:
         phone.heal()

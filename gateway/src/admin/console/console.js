@@ -113,6 +113,7 @@ function drawPool() {
     (element, [name]) => {
       setText(element.querySelector("b"), number(counts.get(name) ?? 0));
       setAttribute(element, "class", counts.get(name) ? null : "absent");
+      setAttribute(element, "title", counts.get(name) ? null : STATES[name].means);
     });
 }
 

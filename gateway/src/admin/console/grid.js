@@ -7,7 +7,7 @@ import { kinds } from "./verdict.js";
 import { STATES, count, number, own, stateOf } from "./words.js";
 
 /** Sizes of cells, the largest first: [name, width, height with gaps], in px at a root font of 16. The largest that lets the pool fit is taken. */
-const SIZES = [["xl", 196, 66], ["l", 116, 50], ["m", 50, 44], ["s", 32, 32], ["xs", 24, 24]];
+const SIZES = [["xl", 196, 66], ["l", 148, 50], ["m", 50, 44], ["s", 32, 32], ["xs", 24, 24]];
 /** Height that the grid should fit into, in px, at a root font of 16. */
 const HEIGHT = 500;
 

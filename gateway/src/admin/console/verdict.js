@@ -22,6 +22,8 @@ const FEW = 10;
 /** Phones that cannot be reached and went within so many seconds of each other, about a probe's interval, have one cause, from so many on. */
 const AT_ONCE = 20;
 const NO_CHANCE = 3;
+/** A gateway is told to have been started for so many seconds. */
+const JUST_STARTED = 120;
 /** Refused announcements of phones are spoken of for so many seconds. */
 const REFUSED_LATELY = 3600;
 
@@ -268,7 +270,7 @@ const likely = (away) => {
   const cause = kinds(away)[0]?.cause;
   return cause ? `Most likely ${cause}.` : "";
 };
-const restartedAt = ({ hello }, now) => (Number.isFinite(hello?.started_at) ? ` at ${clockTime(hello.started_at, now)}` : "");
+const restartedAt = ({ hello }, now) => (Number.isFinite(hello?.started_at) ? ` (${clockTime(hello.started_at, now)})` : "");
 
 /** When phones went out: at once, or how many of them lately. */
 function whenOf(out, now) {
@@ -282,10 +284,11 @@ function whenOf(out, now) {
 function ofNothing({ state, pool, now, all, out, missing, unreached }, isRelayDown) {
   const away = [...missing, ...out, ...unreached];
   const rest = pool.coming.length + pool.draining.length;
+  const isJustStarted = now - (state.hello?.started_at ?? 0) < JUST_STARTED;
   if (pool.coming.length && !away.length && rest === all) {
     return [{
       key: "none", level: "warn", title: `No phone is ready yet: ${count(pool.coming.length, "phone")} coming`,
-      detail: `Requests wait for one, and fail ${failsAfter(state)}.`, next: "Wait: they are probed now.",
+      detail: `${isJustStarted ? `The gateway was started ${ago(state.hello.started_at, now)}. ` : ""}Requests wait for one, and fail ${failsAfter(state)}.`, next: "Wait: they are probed now.",
     }];
   }
   // Its phones are all that there are: it has said so.
@@ -314,7 +317,7 @@ function ofAway({ state, pool, now, all, counted, out, missing, unreached }) {
   const stand = `${number(pool.ready.length)} of ${count(all, "phone")} ready.`;
   if (missing.length) {
     found.push({
-      key: "missing", level, title: `${number(missing.length)} of ${count(counted, "phone")} ${missing.length === 1 ? "has" : "have"} not come back since the restart${restartedAt(state, now)} (${inBrackets(kinds(missing), 2)})`,
+      key: "missing", level, title: `${number(missing.length)} of ${count(counted, "phone")} ${missing.length === 1 ? "has" : "have"} not come back since the restart${restartedAt(state, now)}: ${kinds(missing).length > 1 ? inBrackets(kinds(missing), 2) : kinds(missing)[0].kind}`,
       detail: `${missing.length === 1 ? "It was" : "They were"} in the pool before it; ${stand} ${likely(missing)}`.trim(), next: remedyFor(missing, REACH),
     });
   }
@@ -398,7 +401,7 @@ function ofRegistration({ registration }, now) {
   const lately = (registration?.refused ?? []).filter((one) => now - one.last_at < REFUSED_LATELY);
   if (!lately.length) return [];
   const [first, ...others] = lately;
-  const more = others.length ? ` ${upper(listed(others.slice(0, 2).map((one) => `${one.message} (${count(one.count, "time")})`)))}.` : "";
+  const more = others.length ? ` Also: ${listed(others.slice(0, 2).map((one) => `${one.message} (${count(one.count, "time")})`))}.` : "";
   return [{
     key: `refused ${first.reason} ${first.field}`, level: "warn", title: `Phones that announce themselves are refused: ${first.message}`,
     detail: `${count(first.count, "time")}, the last ${ago(first.last_at, now)} from ${first.peer}.${more}`,
