@@ -250,6 +250,8 @@ def fleet():
               "Attempts per second on the chosen replicas.", "ops", stack=True),
         lines("Why do attempts move to another replica?", [("sum by (reason) (rate(huntgroup_failovers_total[$__rate_interval]))", "{{reason}}")],
               "Failovers per second over the pool.", "ops", stack=True),
+        lines("Which relays are down?", [("max by (relay) (huntgroup_relay_down)", "{{relay}}")],
+              "1 while all replicas behind a relay fail to connect: it is the relay, not the phones. They are held, and asked again by themselves.", decimals=0),
         lines("What do phones that register say?", [("sum by (outcome) (rate(huntgroup_registrations_total[$__rate_interval])) * 60", "{{outcome}}")],
               "Calls per minute. refused_token: somebody guesses, or phones have an old token. moved for many at once: the relay gave new addresses.", stack=True),
         panel("bargauge", "Whose deployment ends next?", [(f"bottomk(10, huntgroup_replica_seconds_to_expiry{{{OF_REPLICA}}})", "{{replica}}")],
@@ -262,6 +264,13 @@ def fleet():
               "Phones that say that they are low on battery, warm, on a metered network or looked at. Of how many and for how long: the thresholds are in [reports].", stack=True),
         lines("Do new phones pass their quarantine?", [("sum by (outcome) (rate(huntgroup_quarantine_total[$__rate_interval])) * 60", "{{outcome}}")],
               "Test questions per minute. wrong_answer: something there is no phone with a model; its problem is in the list of replicas.", stack=True),
+
+        row("Phones from the chain"),
+        stat("Can the chain be read?", "min(huntgroup_chain_readable)", "1: the last look saw all there is. 0: GET /admin/chain says why not. Empty: nothing is looked up."),
+        lines("Where do the chain's phones stand?", [("sum by (state) (huntgroup_chain_replicas)", "{{state}}")],
+              "Phones that the chain assigns to the jobs that are looked up. matched have not accepted yet; unclear: what the chain says of them can't be used.", stack=True, width=10),
+        lines("What came of looks at the chain?", [("sum by (outcome) (rate(huntgroup_chain_polls_total[$__rate_interval])) * 60", "{{outcome}}")],
+              "Looks per minute. Anything but ok for long: what is known of the chain grows old.", stack=True, width=10),
 
         row("Speed and load, replica by replica"),
         lines("How fast do replicas read prompts?", [(top(f"huntgroup_replica_prefill_tokens_per_second{{{OF_REPLICA}}}"), "{{replica}}")],

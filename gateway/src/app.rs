@@ -231,6 +231,7 @@ impl Parts {
             batches: counted.sample(),
             store_failures: vec![("state", kept.failures()), ("batches", counted.store_failures())],
             chain: watched.sample(),
+            chain_readable: watched.status().is_readable(),
             queued_by_tenant: queued_by_tenant(&tenants, &waiting),
             advice: adviser.sample(),
             ..sampled.sample()

@@ -60,6 +60,11 @@ pub struct Status {
 }
 
 impl Status {
+    /// Whether the last look saw all there is; `None`: nothing is looked up, or was yet.
+    pub fn is_readable(&self) -> Option<bool> {
+        (self.node.is_some() && self.polled_ms.is_some()).then_some(self.failures == 0 && self.whole)
+    }
+
     /// Phones by stage.
     pub fn stages(&self) -> BTreeMap<&'static str, usize> {
         let mut stages: BTreeMap<&'static str, usize> = Stage::ALL.map(|stage| (stage.name(), 0)).into();

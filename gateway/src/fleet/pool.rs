@@ -31,6 +31,9 @@ use crate::{
     upstream::Upstream,
 };
 
+/// Relays that have a gauge. 100: phones share a handful; in a test, or a network of one's own, each may be its own.
+const MAX_RELAYS: usize = 100;
+
 /// Replicas over time. Shared by the data path, the admin API and [`Fleet::run`].
 pub struct Fleet {
     pub(super) dispatcher: Arc<Dispatcher>,
@@ -333,6 +336,7 @@ impl Fleet {
             decisions: Decision::ALL.into_iter().map(Decision::name).zip(snapshot.decisions).collect(),
             retries_in_flight: snapshot.retries_in_flight,
             deployments: deployment_samples(self.deployments(), now),
+            relays: relay_samples(&view, &snapshot),
             oldest_queued_s: oldest_queued,
             oldest_running_s: oldest_running,
             ..PoolSample::default()
@@ -377,6 +381,15 @@ fn replica_samples(view: &View, snapshot: &Snapshot, now: u64) -> Vec<ReplicaSam
         })
     };
     snapshot.replicas.iter().filter_map(sample).collect()
+}
+
+/// The relays of replicas, those that are down first. What is announced under made-up names has none.
+fn relay_samples(view: &View, snapshot: &Snapshot) -> Vec<(String, bool)> {
+    let known = view.replicas.values().filter(|replica| !replica.is_newcomer());
+    let relays: BTreeMap<String, bool> =
+        known.map(|replica| (replica.url.relay(), snapshot.relays_down.contains(&replica.relay))).collect();
+    let (down, up): (Vec<_>, Vec<_>) = relays.into_iter().partition(|(_, down)| *down);
+    down.into_iter().chain(up).take(MAX_RELAYS).collect()
 }
 
 fn deployment_samples(deployments: Vec<Deployment>, now: u64) -> Vec<DeploymentSample> {

@@ -286,7 +286,7 @@ fn a_counter_never_counts_again_what_went_from_a_line_to_the_others() {
     let (ledger, series) = (Ledger::new(at(0)), super::cost::CostSeries::new(&registry));
     let counters = || -> std::collections::BTreeMap<String, f64> {
         let families = registry.gather();
-        let pool = families.iter().find(|family| family.name() == "huntgroup_pool_cost_acu_total").expect("a family");
+        let pool = families.iter().find(|family| family.name() == super::names::POOL_COST.name).expect("a family");
         let read = |metric: &prometheus::proto::Metric| {
             (metric.get_label()[0].value().to_owned(), metric.get_counter().get_value())
         };

@@ -269,6 +269,8 @@ metrics! {
         "Seconds until a replica's deployment ends; negative once it is past. Absent for replicas without a known end.";
     REPLICA_LIMITED = "huntgroup_replica_limited", Gauge, ["replica", "reason"], Operator,
         "How much less is asked of a replica by what its phone says about itself: 1 fewer requests, 2 none. Absent where nothing limits it.";
+    RELAY_DOWN = "huntgroup_relay_down", Gauge, ["relay"], Operator,
+        "Whether a relay (what stands in front of replicas, by host and port) is held to be down: 1, and 0 while it is not.";
     QUARANTINE = "huntgroup_quarantine_total", Counter, ["outcome"], Operator,
         "Test questions put to replicas that nobody vouches for, by outcome: passed, wrong_answer, or failed (no answer).";
     DEPLOYMENT_END = "huntgroup_deployment_seconds_to_end", Gauge, ["deployment"], Operator,
@@ -308,9 +310,11 @@ metrics! {
     REGISTRATIONS = "huntgroup_registrations_total", Counter, ["outcome"], Operator,
         "Calls of phones that announce themselves, by what became of them: accepted, moved, known, leaving, error, heartbeat, refused_ and why, or failed.";
 
-    CHAIN_POLLS = "huntgroup_chain_polls_total", Counter, ["outcome"], Debugging,
+    CHAIN_POLLS = "huntgroup_chain_polls_total", Counter, ["outcome"], Operator,
         "Looks at the chain, by outcome: ok, partial (something was not understood), or why nothing was seen.";
-    CHAIN_REPLICAS = "huntgroup_chain_replicas", Gauge, ["state"], Debugging,
+    CHAIN_READABLE = "huntgroup_chain_readable", Gauge, [], Operator,
+        "Whether the last look at the chain saw all there is: 1 or 0. Absent while nothing is looked up.";
+    CHAIN_REPLICAS = "huntgroup_chain_replicas", Gauge, ["state"], Operator,
         "Phones that the chain assigns to the jobs that are looked up, by where they stand: matched, waiting, running, ended or unclear.";
 
     PANICS = "huntgroup_panics_total", Counter, [], Operator,

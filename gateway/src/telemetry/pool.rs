@@ -44,6 +44,10 @@ pub struct PoolSample {
     pub batches: BatchSample,
     /// Phones that the chain assigns to our jobs, by where they stand; empty: the chain is not looked at.
     pub chain: BTreeMap<&'static str, usize>,
+    /// Whether the last look at the chain saw all there is; `None`: nothing is looked up, or was yet.
+    pub chain_readable: Option<bool>,
+    /// Relays, and whether they are held to be down.
+    pub relays: Vec<(String, bool)>,
     /// Deployments, the one that ends next first.
     pub deployments: Vec<DeploymentSample>,
     /// How many phones there should be.
@@ -129,6 +133,7 @@ pub(super) struct PoolGauges {
     decode: GaugeVec,
     expiry: GaugeVec,
     limited: GaugeVec,
+    relay_down: GaugeVec,
     deployment_end: GaugeVec,
     deployment_slots: GaugeVec,
     queue: GaugeVec,
@@ -142,6 +147,7 @@ pub(super) struct PoolGauges {
     kept_answers: Gauge,
     batches: BatchGauges,
     chain: GaugeVec,
+    chain_readable: GaugeVec,
 }
 
 impl PoolGauges {
@@ -153,6 +159,7 @@ impl PoolGauges {
             decode: gauges(registry, &names::REPLICA_DECODE),
             expiry: gauges(registry, &names::REPLICA_EXPIRY),
             limited: gauges(registry, &names::REPLICA_LIMITED),
+            relay_down: gauges(registry, &names::RELAY_DOWN),
             deployment_end: gauges(registry, &names::DEPLOYMENT_END),
             deployment_slots: gauges(registry, &names::DEPLOYMENT_SLOTS),
             queue: gauges(registry, &names::QUEUE_DEPTH),
@@ -166,6 +173,7 @@ impl PoolGauges {
             kept_answers: gauge(registry, &names::KEPT_ANSWER_BYTES),
             batches: BatchGauges::new(registry),
             chain: gauges(registry, &names::CHAIN_REPLICAS),
+            chain_readable: gauges(registry, &names::CHAIN_READABLE),
         }
     }
 
@@ -178,12 +186,15 @@ impl PoolGauges {
             &self.decode,
             &self.expiry,
             &self.limited,
+            &self.relay_down,
             &self.deployment_end,
             &self.deployment_slots,
             &self.queue,
             &self.waits,
             &self.wanted,
             &self.attained,
+            &self.chain,
+            &self.chain_readable,
         ];
         for family in families {
             family.reset();
@@ -216,7 +227,12 @@ impl PoolGauges {
         self.retries.set(f64::from(sample.retries_in_flight));
         self.kept_answers.set(sample.kept_answer_bytes as f64);
         self.batches.refresh(&sample.batches);
-        self.chain.reset();
+        for (relay, down) in &sample.relays {
+            self.relay_down.with_label_values(&[relay]).set(f64::from(u8::from(*down)));
+        }
+        if let Some(readable) = sample.chain_readable {
+            self.chain_readable.with_label_values::<&str>(&[]).set(f64::from(u8::from(readable)));
+        }
         for (state, count) in &sample.chain {
             self.chain.with_label_values(&[state]).set(*count as f64);
         }

@@ -94,6 +94,7 @@ fn busy_telemetry() -> Arc<Telemetry> {
         ..BatchSample::default()
     };
     sample.chain.insert("running", 1);
+    (sample.chain_readable, sample.relays) = (Some(true), vec![("acu.run:443".into(), false)]);
     sample.store_failures.push(("state", 1));
     sample.advice.push(AdviceSample {
         model: Arc::from("small"),
@@ -390,6 +391,8 @@ fn the_pool_is_shown_as_its_source_has_it_now() {
         oldest_running_s: 0.0,
         batches: BatchSample::default(),
         chain: BTreeMap::from([("running", 3)]),
+        chain_readable: Some(false),
+        relays: vec![("acu.run:443".into(), true), ("other:443".into(), false)],
         deployments: vec![deployment("a", 4, Some(60.0)), deployment("b", 2, None)],
         advice: Vec::new(),
     };
@@ -409,6 +412,15 @@ fn the_pool_is_shown_as_its_source_has_it_now() {
     assert_eq!(sum(&telemetry, &names::RETRIES_IN_FLIGHT, "", &[]), 2.0);
     assert_eq!(sum(&telemetry, &names::KEPT_ANSWER_BYTES, "", &[]), 4096.0);
     assert_eq!(sum(&telemetry, &names::CHAIN_REPLICAS, "", &[("state", "running")]), 3.0);
+    let relay = |relay| sum(&telemetry, &names::RELAY_DOWN, "", &[("relay", relay)]);
+    assert_eq!((relay("acu.run:443"), relay("other:443")), (1.0, 0.0));
+    assert!(telemetry.render().contains("huntgroup_chain_readable 0\n"));
+    *sample.lock().expect("no panic holds it") = PoolSample::default();
+    let page = telemetry.render();
+    assert!(
+        !page.contains("huntgroup_relay_down{") && !page.contains("huntgroup_chain_readable "),
+        "what is gone ends"
+    );
 }
 
 #[test]

@@ -64,10 +64,18 @@ def phones_revive_and_batch_ends(place):
     batch_ends(place)
 
 
-def the_relay_dies(place):
-    """All its phones with it, though nothing is wrong with them."""
+def the_relay_fails(place):
+    """For all its phones at once, though nothing is wrong with them."""
     place.load.tolerant = True
-    place.phones.stop()
+    place.phone("all", "kill")
+
+
+def the_chain_goes_away(place):
+    place.chain.stopped = True
+
+
+def the_chain_is_back(place):
+    place.chain.stopped = False
 
 
 # --- more work than slots, and slow work ---
@@ -309,7 +317,7 @@ PLACES = [
         Act(NOBODY_SERVES, all_phones_die, phones_revive_and_batch_ends, resolves=NOBODY_SERVES),
     ]),
     Place("relay", phones=4, options={"relay": True}, config={"scheduler": {"no_replica_wait": "1s"}}, acts=[
-        Act(("HuntgroupRelayDown",), the_relay_dies, resolves=("HuntgroupRelayDown",)),
+        Act(("HuntgroupRelayDown",), the_relay_fails, phones_revive, resolves=("HuntgroupRelayDown",)),
     ], allowed=["HuntgroupNoReplica", "HuntgroupModelWithoutReplica", "HuntgroupPoolShrinking", "HuntgroupRequestsFail", "HuntgroupShedding"]),
     Place("overload", phones=1, config={"scheduler": {"max_queued_per_slot": 24}}, acts=[
         Act(("HuntgroupQueueGrowing",), requests_pile_up),
@@ -346,6 +354,9 @@ PLACES = [
     ]),
     Place("flapping", phones=8, config={"health": {"hard_failures": 1}}, acts=[
         Act(("HuntgroupReplicaFlapping",), a_phone_comes_and_goes, the_phone_stays, within=90),
+    ]),
+    Place("chain", options={"chain": True}, acts=[
+        Act(("HuntgroupChainUnreadable",), the_chain_goes_away, the_chain_is_back, resolves=("HuntgroupChainUnreadable",)),
     ]),
     Place("crashing", acts=[
         Act(("HuntgroupDown",), it_is_gone, it_is_back, resolves=("HuntgroupDown",)),

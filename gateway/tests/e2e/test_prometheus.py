@@ -16,6 +16,7 @@ import pytest
 from conftest import Stage
 from support import http
 from support.cases import sdk
+from support.chain import Chain
 from support.deadline import eventually
 from support.gateway import OTHER_KEY, SECRETS, binaries, replica, root
 from support.process import free_port
@@ -128,11 +129,11 @@ def watched(stage):
     in_a_day = int(time.time()) + 86_400
     prices = [{"cost_acu_per_day": price} for price in (0.57, 0.6, 0.0)] + [{}]
     entries = [replica(phone.url, expires_at=in_a_day, **price) for phone, price in zip(phones, prices)]
-    door = f"127.0.0.1:{free_port()}"
+    door, chain = f"127.0.0.1:{free_port()}", Chain()
     # The faults of the load make attempts fail over; they do not take phones out, which would make answers wait.
     gateway = stage.gateway(entries, config={
         "health": {"hard_failures": 100, "min_samples": 1000}, "registration": {"listen": door, "token": "env:E2E_DOOR"},
-        "capacity": {"every": "2s"},
+        "capacity": {"every": "2s"}, "chain": chain.watched(),
     })
     announced(gateway, f"http://{door}/admin/register?token={SECRETS['E2E_DOOR']}", phones[4], in_a_day)
     watch = stage._join(Prometheus(stage.place("prometheus"), [(gateway.admin.removeprefix("http://"), {})]))
@@ -149,6 +150,7 @@ def watched(stage):
     finally:
         load.stop()
         night_work.stop()
+        chain.stop()
     stage.assert_at_rest()
 
 

@@ -12,6 +12,7 @@ import time
 import typing
 
 from .cases import text
+from .chain import Chain
 from .deadline import eventually
 from .process import free_port
 from .prometheus import RULES, Prometheus
@@ -92,7 +93,7 @@ class Place:
     def __init__(self, name, acts=(), allowed=(), phones=2, config=None, options=None, within=()):
         self.name, self.acts, self.allowed = name, acts, set(allowed)
         self._phones, self._config, self._options, self._within = phones, config, options or {}, within
-        self.left = []
+        self.left, self.chain = [], None
 
     def open(self, stage):
         self.stage = stage
@@ -103,6 +104,9 @@ class Place:
             options["relay"] = f"127.0.0.1:{free_port()}"
             options["ca_out"] = stage.directory / "ca.pem"
             config["pool"] = {"ca_file": str(options["ca_out"])}
+        if options.pop("chain", False):
+            self.chain = Chain()
+            config["chain"] = self.chain.watched()
         self.phones = stage.phones(self._phones, **options)
         self.gateway = stage.gateway(self.phones, config=config, within=self._within)
 
@@ -208,4 +212,6 @@ def play(places, stage_of, directory, factor, replaced, every):
         finally:
             for place in places:
                 place.load.stop()
+                if place.chain:
+                    place.chain.stop()
     return watch, ends
