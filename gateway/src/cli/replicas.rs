@@ -27,8 +27,9 @@ use crate::{
 
 /// Between two looks while waiting for a drain. 500 ms: an operator watches.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Refused announcements of phones are told of with a list for so many seconds.
+/// Refused announcements of phones are told of with a list for so many seconds, and of at most so many kinds.
 const REFUSED_LATELY: f64 = 3600.0;
+const REFUSED_TOLD: usize = 3;
 
 /// Flags of `huntgroup replicas`.
 #[derive(Clone, Debug, Args)]
@@ -402,7 +403,8 @@ async fn tell_refused(client: &AdminClient, err: &mut dyn Write) -> Result<(), C
     let Ok(refused) = client.get("/admin/registrations/refused").await else { return Ok(()) };
     let now = crate::clock::unix().as_secs_f64();
     let age = |one: &Value| one["last_at"].as_f64().map(|at| (now - at).max(0.0)).filter(|age| *age < REFUSED_LATELY);
-    for (one, age) in refused["data"].as_array().into_iter().flatten().filter_map(|one| Some((one, age(one)?))) {
+    let lately = refused["data"].as_array().into_iter().flatten().filter_map(|one| Some((one, age(one)?)));
+    for (one, age) in lately.take(REFUSED_TOLD) {
         let times = if one["count"] == 1 { "once".to_owned() } else { format!("{} times", cell(one, "count")) };
         let [message, peer] = ["message", "peer"].map(|field| cell(one, field));
         let last = length(age);

@@ -27,6 +27,18 @@ def test_the_callback_alone_brings_phones_to_serving(stage):
     assert gateway.metrics().sum("huntgroup_registrations_total", outcome="accepted") == 3
 
 
+def test_a_fake_phone_that_is_refused_says_why_at_once(stage):
+    gateway, callback = listening(stage)
+    phones = stage.phones(2, model="tiny", register=callback + "x")
+    eventually(lambda: "trying again" in phones.process.tail(), within=20, what="the refusal")
+    # Once is enough: the next tries are refused for the same reason.
+    eventually(lambda: gateway.metrics().sum("huntgroup_registrations_total") >= 3, within=20, what="more tries")
+    [said] = [line for line in phones.process.tail().splitlines() if "trying again" in line]
+    assert phones[0].url in said and "401" in said and "token" in said, said
+    told = gateway.manage("GET", "/admin/registrations/refused").json()["data"][0]
+    assert told["message"] in said, "in the gateway's own words"
+
+
 def test_a_redeploy_keeps_number_name_and_history(stage):
     gateway, callback = listening(stage)
     phones = stage.phones(2, model="tiny", slots=1, speed="0.8b")
