@@ -131,6 +131,15 @@ impl Refusal {
         }
     }
 
+    /// Whether its words are about one phone: they hold a number that it sent, or a replica's name.
+    pub(super) fn is_about_one(&self) -> bool {
+        matches!(
+            self,
+            Self::Stated { .. }
+                | Self::Announce(AnnounceError::KnownBetter(_) | AnnounceError::Taken(_) | AnnounceError::Store(_))
+        )
+    }
+
     /// When to try again, if that may help.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
