@@ -275,9 +275,9 @@ impl Books {
 
     fn whose(&mut self, model: &Arc<str>, tenant: &Arc<str>, deployment: Option<&Arc<str>>) -> Whose {
         Whose {
-            model: self.own(Line::Model, model, true),
-            tenant: self.own(Line::Tenant, tenant, true),
-            deployment: deployment.map(|name| self.own(Line::Deployment, name, true)),
+            model: self.own(Line::Model, model, true, &[]),
+            tenant: self.own(Line::Tenant, tenant, true, &[]),
+            deployment: deployment.map(|name| self.own(Line::Deployment, name, true, &[])),
         }
     }
 
@@ -287,30 +287,36 @@ impl Books {
         if upkeep.models.is_empty() {
             upkeep.models.push(Arc::from(OTHER));
         }
-        for model in &mut upkeep.models {
-            *model = self.own(Line::Model, model, opens);
+        let mut models = Vec::with_capacity(upkeep.models.len());
+        for model in &upkeep.models {
+            // Those that it has opened just now are nobody's yet, and must not make room for the next.
+            let own = self.own(Line::Model, model, opens, &models);
+            models.push(own);
         }
+        upkeep.models = models;
         if let Some(deployment) = &mut upkeep.price.deployment {
-            *deployment = self.own(Line::Deployment, deployment, opens);
+            *deployment = self.own(Line::Deployment, deployment, opens, &[]);
         }
     }
 
     /// The name under which something is written down: [`OTHER`] for one that is new and may not open a line, or when none can be had.
-    fn own(&mut self, line: Line, name: &Arc<str>, opens: bool) -> Arc<str> {
+    /// Lines of `spared` are not given back for it.
+    fn own(&mut self, line: Line, name: &Arc<str>, opens: bool, spared: &[Arc<str>]) -> Arc<str> {
         let known = line.of(&mut self.total);
         if let Some((known, _)) = known.get_key_value(name) {
             return Arc::clone(known);
         }
         let taken = known.len() - usize::from(known.contains_key(OTHER));
-        let has_own = opens && (taken < line.max() || self.give_back(line));
+        let has_own = opens && (taken < line.max() || self.give_back(line, spared));
         let name = if has_own { Arc::clone(name) } else { Arc::from(OTHER) };
         line.of(&mut self.total).entry(Arc::clone(&name)).or_default();
         name
     }
 
     /// Frees the line that was written to longest ago, of those that nothing has any more. Whether there was one.
-    fn give_back(&mut self, line: Line) -> bool {
-        let used = self.used(line);
+    fn give_back(&mut self, line: Line, spared: &[Arc<str>]) -> bool {
+        let mut used = self.used(line);
+        used.extend(spared.iter().cloned());
         let free = line.of(&mut self.total).keys().filter(|name| !used.contains(*name) && &***name != OTHER);
         let mut free: BTreeSet<Arc<str>> = free.cloned().collect();
         for (_, sheet) in self.slices.iter_mut().rev() {

@@ -281,6 +281,27 @@ fn a_name_that_is_gone_gives_its_line_to_a_new_one_the_oldest_first_and_the_sums
 }
 
 #[test]
+fn a_replica_with_many_new_models_takes_no_line_from_itself_and_opens_none_beyond_the_last() {
+    let ledger = Ledger::new(at(0));
+    for id in 1..=8_u32 {
+        let hour = u64::from(id) * HOUR;
+        let models = (0..64).map(|model| name(&format!("m{id}-{model}"))).collect();
+        ledger.keep(ReplicaId(id), Upkeep { models, ..of("d", true) }, at(hour));
+        ledger.left(ReplicaId(id), at(hour + HOUR));
+        adds_up(&ledger, at(hour + HOUR));
+    }
+    let sheet = ledger.statement(Window::All, at(9 * HOUR)).sheet;
+    assert_eq!(sheet.models.len(), 257, "and the line of the others");
+    // One that has more models than there are lines: those that found one have it all to themselves.
+    let models = (0..300).map(|model| name(&format!("last-{model:03}"))).collect();
+    ledger.keep(ReplicaId(9), Upkeep { models, ..of("d", true) }, at(9 * HOUR));
+    adds_up(&ledger, at(10 * HOUR));
+    let sheet = ledger.statement(Window::Hour, at(10 * HOUR)).sheet;
+    assert_eq!(sheet.models.keys().filter(|model| model.starts_with("last-")).count(), 256);
+    close(sheet.models["last-000"].pool, 1.0 / 300.0);
+}
+
+#[test]
 fn a_counter_never_counts_again_what_went_from_a_line_to_the_others() {
     let registry = prometheus::Registry::new();
     let (ledger, series) = (Ledger::new(at(0)), super::cost::CostSeries::new(&registry));
