@@ -199,6 +199,8 @@ pub struct Past {
     pub added_ms: u64,
     /// When it came to this address, or this process began if that was later.
     pub(super) there_ms: u64,
+    /// It has taken work at this address.
+    pub(super) has_served: bool,
     /// When it last said anything by itself.
     pub heard_ms: Option<u64>,
     /// When it last answered a probe; before the first one, when this process began.
@@ -235,6 +237,7 @@ impl Past {
             leaving: false,
             added_ms,
             there_ms: clock::unix_ms(),
+            has_served: false,
             heard_ms,
             reached_ms: clock::unix_ms(),
             beats: false,
@@ -268,7 +271,7 @@ impl Past {
     /// It is at another address, where another engine may run; what happened so far stays.
     pub(super) fn begin_anew(&mut self, now_ms: u64) {
         self.hear(now_ms);
-        (self.reached_ms, self.there_ms) = (now_ms, now_ms);
+        (self.reached_ms, self.there_ms, self.has_served) = (now_ms, now_ms, false);
         (self.learned, self.tried, self.mismatch) = (None, false, None);
         (self.probe, self.said, self.report) = (None, None, None);
         self.doubt = None;
@@ -277,6 +280,7 @@ impl Past {
     /// Notes a change of state; the oldest is forgotten.
     pub(super) fn note(&mut self, transition: Transition) {
         self.state = transition.to;
+        self.has_served |= transition.to.takes_work();
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
@@ -416,10 +420,11 @@ impl Replica {
         self.facts.load().models.iter().all(|served| shown(&served.own))
     }
 
-    /// Whether it came by itself, nobody vouches for it, and it has shown nothing yet: it neither serves nor ever proved itself here.
+    /// Whether it came by itself, nobody vouches for it, and it has shown nothing yet: it neither served nor ever proved itself here.
     pub(super) fn is_newcomer(&self) -> bool {
         let by_itself = self.source == ReplicaSource::Registration && self.origin.verification < Verification::Assigned;
-        by_itself && self.proven.is_none() && !self.takes_work() && !self.past().leaving
+        let past = self.past();
+        by_itself && self.proven.is_none() && !past.has_served && !past.leaving
     }
 
     /// What it would have proved by now: that it serves its models.
@@ -463,8 +468,7 @@ impl Replica {
     /// Whether the scheduler gives it work, as far as its last change says.
     pub fn takes_work(&self) -> bool {
         let past = self.past();
-        let serves = matches!(past.state, ReplicaState::Ready | ReplicaState::Suspect | ReplicaState::Probation);
-        serves && past.limited.level() != Limit::Paused
+        past.state.takes_work() && past.limited.level() != Limit::Paused
     }
 
     /// Whether it can be counted on: it takes work, and is not in doubt for longer than a probe needs to clear that up. A

@@ -308,3 +308,26 @@ async fn a_phone_that_never_shows_that_it_runs_a_model_is_forgotten() {
     gateway.wait_for("the other one to be forgotten again", async |gateway| count(gateway).await == 1).await;
     assert_eq!(gateway.states("out").await, 1);
 }
+
+#[tokio::test]
+async fn a_phone_that_has_served_is_no_newcomer_when_it_pauses_or_is_away_though_nothing_was_asked_of_it() {
+    let fleet = Fleet::of(2, &phone(1, 100.0)).await;
+    let config =
+        "forget_unproven_after = \"2s\"\n[quarantine]\nof = \"none\"\n[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n";
+    let gateway = gateway(&fleet, config).await;
+    for phone in &fleet.phones {
+        assert_eq!(say(&gateway, &started(phone)).await.status, 201);
+    }
+    gateway.wait_ready(2).await;
+    let empty =
+        json!({ "event": "heartbeat", "url": fleet.phones[0].url(), "report": { "battery": 3, "charging": false } });
+    assert_eq!(say(&gateway, &empty).await.status, 200);
+    fleet.phones[1].set_fault(fakephone::Fault::Refuse);
+    gateway.wait_for("one to be out", async |gateway| gateway.states("out").await == 1).await;
+    // It comes last, so whoever is to be forgotten was forgotten before it.
+    assert_eq!(say(&gateway, &json!({ "event": "started", "url": "https://lost.invalid" })).await.status, 201);
+    gateway
+        .wait_for("the newcomer to be forgotten", async |gateway| !names(gateway).await.contains(&"lost".to_owned()))
+        .await;
+    assert_eq!(count(&gateway).await, 2);
+}
