@@ -41,7 +41,8 @@ impl Fleet {
     pub async fn reconcile(&self, config: &Config) -> Result<Reconciled, StoreError> {
         let settings = Settings::new(config);
         // Once: later the pool knows better.
-        if self.view.load().replicas.is_empty() {
+        let begins = self.view.load().replicas.is_empty();
+        if begins {
             self.recall_speeds().await?;
         }
         let _changing = self.change.lock().await;
@@ -63,6 +64,9 @@ impl Fleet {
         }
         self.settings.store(Arc::new(settings));
         self.configure_models();
+        if begins {
+            self.recall_models(&records);
+        }
         let done = self.follow(&records);
         if done != Reconciled::default() {
             let Reconciled { added, changed, removed } = done;
@@ -74,6 +78,19 @@ impl Fleet {
     fn configure_models(&self) {
         let mut view = View::clone(&self.view.load_full());
         view.models.configure(&self.settings.load().naming, clock::unix().as_secs());
+        self.view.store(Arc::new(view));
+    }
+
+    /// What replicas served before a restart stays known: a phone that can't be reached now must not turn "no capacity now" into "no
+    /// such model". The caller holds `change`.
+    fn recall_models(&self, records: &[ReplicaRecord]) {
+        let (kept, now) = (self.kept_speeds.load(), clock::unix().as_secs());
+        let mut view = View::clone(&self.view.load_full());
+        let speeds = records.iter().filter_map(|record| kept.get(&record.id));
+        for name in speeds.flat_map(|speed| &speed.models) {
+            // Beyond the bound it is known when its replica says so.
+            drop(view.models.report(name, now));
+        }
         self.view.store(Arc::new(view));
     }
 

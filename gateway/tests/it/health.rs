@@ -162,3 +162,23 @@ async fn after_a_restart_phones_that_are_not_there_are_out_for_a_reason_and_back
     };
     assert_eq!(ways(&replicas(&gateway).await[0]), ["out", "ready"], "there is nothing to make good");
 }
+
+#[tokio::test]
+async fn after_a_restart_a_model_whose_phones_are_all_away_is_waited_for_and_still_known() {
+    let fleet = Fleet::of(1, &phone(2, 100.0)).await;
+    let config = format!("{EAGER}[scheduler]\nno_replica_wait = \"1s\"\n");
+    let mut gateway = Gateway::over(&fleet, &config).await;
+    assert!(gateway.chat(&chat("hello", false, 4)).await.is_whole("hello", 4));
+    gateway.signal(rustix::process::Signal::TERM);
+    gateway.exited().await;
+    fleet.phones[0].set_fault(Fault::Refuse);
+    gateway.restart().await;
+    gateway.wait_for("the phone to be out", async |gateway| gateway.states("out").await == 1).await;
+    let refused = gateway.chat(&chat("hello", false, 4)).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (503, &json!("no_capacity")), "{}", refused.text());
+    let unknown = gateway.chat(&json!({ "model": "other", "messages": chat("hello", false, 4)["messages"] })).await;
+    assert_eq!(unknown.status, 404, "{}", unknown.text());
+    fleet.phones[0].clear_fault();
+    gateway.wait_ready(1).await;
+    assert!(gateway.chat(&chat("hello", false, 4)).await.is_whole("hello", 4));
+}
