@@ -34,7 +34,8 @@ pub struct Quarantine {
     /// Tokens of the prompt that warms it up, about. 256: enough to measure how fast it reads, 3 s of a fast phone with
     /// 9 billion parameters, and half a minute of a slow one.
     pub warm_up_tokens: u32,
-    /// For each of the two answers. 3 minutes: five times what a slow phone needs.
+    /// For both answers together, at most; at first it is five times what the phone's speed promises. 3 minutes: a phone that reads ten
+    /// tokens a second is done.
     pub timeout: Duration,
 }
 

@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -44,6 +45,8 @@ pub struct Announcement {
     pub verification: Verification,
     /// The moment that it signed, if it did.
     pub signed_at: Option<UnixMillis>,
+    /// The address that it was said from, of what a phone says.
+    pub peer: Option<IpAddr>,
     /// Who says so.
     pub source: ReplicaSource,
     /// What is stated with it. What an operator states about a replica stands against it.
@@ -158,6 +161,7 @@ impl Fleet {
             silence_ms: u64::try_from((settings.registration.heartbeat * MISSED).as_millis()).unwrap_or(u64::MAX),
         };
         let plan = decide(&view, &said, url.as_ref(), &moment)?;
+        let peer = said.peer;
         let announced = match plan {
             Plan::Hear(replica) => Announced::Known(self.replica(replica.id).ok_or(AnnounceError::Unknown)?),
             Plan::State(replica) => self.state(&view, replica, said).await?,
@@ -170,6 +174,10 @@ impl Fleet {
                 self.enter(&view, at, url, said).await?
             }
         };
+        let came = matches!(announced, Announced::New(_) | Announced::Moved(_));
+        let mut past = announced.replica().past();
+        past.peer = if came { peer } else { past.peer.or(peer) };
+        drop(past);
         Ok(announced)
     }
 

@@ -3,7 +3,7 @@
 //! Probes know why a phone can't be reached. They do not know why one whose health is fine fails the requests that it is
 //! given: that only its attempts tell. Rejected: the scheduler's reason alone, which is one of ten words.
 
-use scheduler::Limit;
+use scheduler::{Limit, ReplicaState};
 
 use super::{finding::Finding, pool::Fleet, replica::Replica};
 use crate::clock;
@@ -35,9 +35,16 @@ impl Fleet {
     }
 
     fn found(&self, replica: &Replica) -> Option<String> {
-        let finding = replica.past().probe.as_ref().map(|probe| probe.finding.clone());
+        let (finding, state) = {
+            let past = replica.past();
+            (past.probe.as_ref().map(|probe| probe.finding.clone()), past.state)
+        };
+        // One that was never reached is asked nothing yet.
+        let is_asked = |finding: &Finding| *finding == Finding::Ready || state == ReplicaState::Quarantine;
         match finding {
-            Some(Finding::Ready | Finding::TimedOut) if self.is_unproven(replica) => self.quarantine_reason(replica),
+            Some(finding @ (Finding::Ready | Finding::TimedOut)) if is_asked(&finding) && self.is_unproven(replica) => {
+                self.quarantine_reason(replica)
+            }
             // Silence may mean that it is busy. How its requests fail says more.
             None | Some(Finding::Ready | Finding::TimedOut) => {
                 let outcome = self.telemetry.last_failure(&replica.label);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use openai_wire::{Fault, Route, classify_error, decode_answer};
-use scheduler::RouteSet;
+use scheduler::{Rates, RouteSet};
 use serde_json::{Value, json};
 
 use super::{
@@ -30,6 +30,14 @@ use crate::{
 /// Tokens that the first answer may have, and the second: enough to measure how fast it writes.
 const SHORT_ANSWER: u32 = 8;
 const LONG_ANSWER: u32 = 24;
+/// Tokens of a question without the passages, about.
+const SHORT_PROMPT: u32 = 40;
+/// Times what a phone should take: one that is warm, far away, and used by somebody besides.
+const FACTOR: f64 = 5.0;
+/// For connections, and a relay that is far away: there are three calls.
+const ON_THE_WAY: Duration = Duration::from_secs(20);
+/// A phone with 9 billion parameters, half as fast as the fastest.
+const SLOW: Rates = Rates { prefill: 42.0, decode: 4.6 };
 /// Texts that what they say costs nothing to read: some 30 tokens of any vocabulary.
 const PASSAGE: &str = "The keeper of the lighthouse wrote down the weather each evening, the ships that had passed, and what the sea had \
                        brought to the shore. ";
@@ -49,7 +57,7 @@ pub(super) struct Exam<'a> {
     pub(super) routes: RouteSet,
     /// Tokens of the longer prompt, about.
     pub(super) warm_up_tokens: u32,
-    /// For each answer.
+    /// For all of it.
     pub(super) limit: Duration,
     /// What no canned answer can know; another one each time.
     pub(super) secrets: [String; 2],
@@ -122,7 +130,7 @@ impl From<Failure> for Unpassed {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::TooLarge(_) => Self::Wrong(Wrong::Shape),
-            Failure::Timeout => Self::Silent("nothing within quarantine.timeout".into()),
+            Failure::Timeout => Self::Silent("an answer did not come in time".into()),
             failure => Self::Silent(super::Finding::from(failure).to_string()),
         }
     }
@@ -141,28 +149,43 @@ pub(super) struct Seen {
     pub(super) speed: Measured,
 }
 
-/// Has the replica show what it can do. Dropped, it ends.
+/// How long all of it may take a replica of this speed: five times what it should, and what the way there takes. One whose speed
+/// nobody can say is taken for a slow one.
+pub(super) fn patience(speed: Option<Rates>, warm_up_tokens: u32) -> Duration {
+    let speed = speed.unwrap_or(SLOW);
+    let prompts = f64::from(2 * SHORT_PROMPT + warm_up_tokens);
+    let answers = f64::from(SHORT_ANSWER + LONG_ANSWER);
+    let seconds = prompts / speed.prefill + answers / speed.decode;
+    ON_THE_WAY.saturating_add(Duration::try_from_secs_f64(FACTOR * seconds).unwrap_or(Duration::MAX))
+}
+
+/// Has the replica show what it can do, within its limit, however its bytes come. Dropped, it ends.
 ///
 /// # Errors
 /// Why it has not passed.
 pub(super) async fn examine(exam: &Exam<'_>) -> Result<Measured, Unpassed> {
-    if exam.dialect == Dialect::LlamaServer {
-        exam.hears().await?;
-    }
-    let mut missing = Unpassed::Wrong(Wrong::NoRoute);
-    for route in [Route::ChatCompletions, Route::Completions, Route::Embeddings, Route::Rerank, Route::SystemOne] {
-        if !exam.routes.contains(position(route)) {
-            continue;
-        }
-        match exam.ask_twice(route).await {
-            Err(Unpassed::Wrong(Wrong::NoRoute)) => missing = Unpassed::Wrong(Wrong::NoRoute),
-            judged => return judged,
-        }
-    }
-    Err(missing)
+    let late = || Unpassed::Silent(format!("its answers had not all come after {} s", exam.limit.as_secs()));
+    tokio::time::timeout(exam.limit, exam.take()).await.unwrap_or_else(|_| Err(late()))
 }
 
 impl Exam<'_> {
+    async fn take(&self) -> Result<Measured, Unpassed> {
+        if self.dialect == Dialect::LlamaServer {
+            self.hears().await?;
+        }
+        let mut missing = Unpassed::Wrong(Wrong::NoRoute);
+        for route in [Route::ChatCompletions, Route::Completions, Route::Embeddings, Route::Rerank, Route::SystemOne] {
+            if !self.routes.contains(position(route)) {
+                continue;
+            }
+            match self.ask_twice(route).await {
+                Err(Unpassed::Wrong(Wrong::NoRoute)) => missing = Unpassed::Wrong(Wrong::NoRoute),
+                judged => return judged,
+            }
+        }
+        Err(missing)
+    }
+
     /// llama-server says what it makes of a prompt, without running it. Builds that don't are not judged by it.
     async fn hears(&self) -> Result<(), Unpassed> {
         let [secret, _] = &self.secrets;
@@ -220,8 +243,7 @@ impl Exam<'_> {
         }
         let body = Bytes::from(body.to_string());
         let writing = Written { route, engine: self.dialect.engine(), max_tokens, prompt_bytes: prompt.len() as u64 };
-        let written = write(self.upstream, self.endpoint, self.key, &writing, body);
-        tokio::time::timeout(self.limit, written).await.unwrap_or_else(|_| Err(Failure::Timeout.into()))
+        write(self.upstream, self.endpoint, self.key, &writing, body).await
     }
 
     async fn embed(&self, text: &str) -> Result<Seen, Unpassed> {
@@ -330,6 +352,16 @@ mod tests {
 
     fn seen(prompt_bytes: u64, prompt_tokens: Option<u64>, said: &str) -> Seen {
         Seen { prompt_bytes, prompt_tokens, said: said.into(), speed: Measured::default() }
+    }
+
+    #[test]
+    fn patience_follows_the_speed_and_has_room_for_what_slows_a_phone_down() {
+        let seconds = |prefill, decode| patience(Some(Rates { prefill, decode }), 256).as_secs();
+        assert_eq!((seconds(1107.0, 60.0), seconds(85.2, 9.3)), (24, 56));
+        assert_eq!(patience(None, 256).as_secs(), 94, "nobody knows");
+        assert!(
+            seconds(1e-300, 1e-300) > 1_000_000 && patience(Some(Rates { prefill: 0.0, decode: 0.0 }), 32) > ON_THE_WAY
+        );
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! | `deployed` | instances of a deployment, from a list taken in again |
 //! | `report`, `limits` | what phones say about themselves, and what follows |
 //! | `quarantine`, `exam`, `written`, `decision` | what a replica has to show before it gets work, and the questions |
+//! | `places` | who is asked at once |
 //! | `endings` | the known end of deployments |
 //! | `watch`, `agenda` | the background task: probes in time, the scheduler's effects |
 //! | `trial` | the questions that cost a phone something, asked while it has nothing to do |
@@ -43,6 +44,7 @@ mod limits;
 mod listing;
 mod models;
 mod naming;
+mod places;
 mod pool;
 mod prior;
 mod probe;

@@ -6,7 +6,7 @@
 //! probes to find out. See decision 0014.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -18,9 +18,10 @@ use tokio::task::JoinSet;
 use super::{
     agenda::Agenda,
     change::{ChangeError, is_stated_by_operator},
-    exam::{Exam, Measured, Unpassed, examine},
+    exam::{Exam, Measured, Unpassed, examine, patience},
     feed::PoolChange,
     finding::Finding,
+    places::{Party, Place, Places},
     pool::Fleet,
     prior::names,
     replica::{Replica, own_names},
@@ -28,8 +29,6 @@ use super::{
 };
 use crate::{auth::key::random_name, clock, config::Quarantined};
 
-/// Replicas that are asked at once. 16, as many as trials: a deployment of 64 slow phones is through in 4 minutes.
-const MAX_EXAMS: usize = 16;
 /// After the first answer that was wrong, or none; twice as long after each more, up to the longest. A phone that has another app
 /// in the foreground is soon itself again; one that is none costs two questions an hour.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -42,7 +41,7 @@ const SECRET: usize = 12;
 pub(super) struct Exams {
     wanted: Agenda,
     running: JoinSet<Examined>,
-    asked: HashSet<ReplicaId>,
+    places: Places,
 }
 
 /// An exam that has ended.
@@ -69,17 +68,22 @@ pub(super) struct Doubt {
 impl Exams {
     /// Whether one is under way there.
     pub(super) fn is_asked(&self, id: ReplicaId) -> bool {
-        self.asked.contains(&id)
+        self.places.has(id)
     }
 
     /// When the next one is due, if there may be one more.
     pub(super) fn next(&self) -> Timestamp {
-        if self.running.len() < MAX_EXAMS { self.wanted.next() } else { Timestamp::NEVER }
+        if self.places.are_full() { Timestamp::NEVER } else { self.wanted.next() }
     }
 
     /// The next that ends; `None` while there are none.
     pub(super) async fn ended(&mut self) -> Option<Result<Examined, tokio::task::JoinError>> {
         self.running.join_next().await
+    }
+
+    /// Those may have a place now.
+    fn want_now(&mut self, waiting: BTreeSet<ReplicaId>) {
+        waiting.into_iter().for_each(|id| self.wanted.by(id, clock::now()));
     }
 }
 
@@ -161,7 +165,7 @@ impl Fleet {
     /// Starts the exams that are due.
     pub(super) fn start_exams(&self, exams: &mut Exams) {
         let now = clock::now();
-        while exams.running.len() < MAX_EXAMS
+        while !exams.places.are_full()
             && let Some(id) = exams.wanted.take_due(now)
         {
             let Some(replica) = self.replica(id).filter(|_| !exams.is_asked(id)) else { continue };
@@ -172,16 +176,23 @@ impl Fleet {
             }
             let (facts, settings) = (replica.facts(), self.settings.load());
             let (Some(dialect), Some(model)) = (replica.dialect(), facts.models.first()) else { continue };
+            let again = replica.past().doubt.is_some();
+            if !exams.places.take(id, Place { party: Party::of(&replica), again }) {
+                continue;
+            }
             let (Ok(first), Ok(second)) = (random_name("", SECRET), random_name("", SECRET)) else {
+                exams.places.leave(id);
                 exams.wanted.by(id, now + AGAIN);
                 continue;
             };
             let context = replica.stated.context_tokens.or(facts.context_tokens).unwrap_or(u32::MAX);
             let warm_up_tokens = settings.quarantine.warm_up_tokens.min(context / 4);
-            let (limit, model, routes) = (settings.quarantine.timeout, Arc::clone(&model.own), facts.routes);
+            // One that was too slow for what it should be is given all the time there is.
+            let most = settings.quarantine.timeout;
+            let limit = if again { most } else { patience(replica.past().assumed(), warm_up_tokens).min(most) };
+            let (model, routes) = (Arc::clone(&model.own), facts.routes);
             let upstream = Arc::clone(&self.upstream);
             let models = own_names(&facts);
-            exams.asked.insert(id);
             exams.running.spawn(async move {
                 let exam = Exam {
                     upstream: &upstream,
@@ -212,11 +223,13 @@ impl Fleet {
                 // A bug, not the phone: its number is lost with the task. The next full probes want them again.
                 tracing::error!(%error, "a test question panicked");
                 exams.running.abort_all();
-                exams.asked.clear();
+                let waiting = exams.places.clear();
+                exams.want_now(waiting);
                 return None;
             }
         };
-        exams.asked.remove(&id);
+        let waiting = exams.places.leave(id);
+        exams.want_now(waiting);
         // It may have moved, or be gone, since it was asked.
         let replica = self.replica(id).filter(|replica| replica.url == url)?;
         match outcome {

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -205,6 +206,8 @@ pub struct Past {
     pub heard_ms: Option<u64>,
     /// When it last answered a probe; before the first one, when this process began.
     pub reached_ms: u64,
+    /// Where it announced itself from.
+    pub(super) peer: Option<IpAddr>,
     /// It sends heartbeats.
     pub beats: bool,
     /// What it said last, beside where it is.
@@ -240,6 +243,7 @@ impl Past {
             has_served: false,
             heard_ms,
             reached_ms: clock::unix_ms(),
+            peer: None,
             beats: false,
             said: None,
             report: None,

@@ -32,7 +32,8 @@ async fn passed(gateway: &Gateway) -> f64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn phones_of_every_engine_pass_with_their_first_speeds_and_are_not_asked_again_after_a_restart() {
     let dialects = [Dialect::Llama, Dialect::Qvac, Dialect::Mnn, Dialect::MnnApp, Dialect::Laya];
-    let fleet = Fleet::start(dialects.map(|dialect| phone(1, 50.0).with_dialect(dialect))).await;
+    // Slow enough that their words come one by one, and can be timed.
+    let fleet = Fleet::start(dialects.map(|dialect| phone(1, 5.0).with_dialect(dialect))).await;
     let mut gateway = Gateway::builder(ALL).replicas(&fleet).start().await;
     gateway.wait_ready(5).await;
     assert_eq!(passed(&gateway).await, 5.0);
@@ -311,4 +312,43 @@ async fn one_that_is_known_less_well_than_asked_for_is_asked_nothing_and_let_in_
         gateway.admin("POST", "/admin/replicas", Some(&json!({"url": fleet.phones[0].url(), "slots": 1}))).await;
     assert!(added.status < 300, "{}", added.text());
     gateway.wait_ready(1).await;
+}
+
+/// Phones that answer a token in a quarter of a minute, announced; `job` says of which deployment each is.
+async fn tricklers(gateway: &Gateway, phones: &[fakephone::PhoneHandle], job: impl Fn(usize) -> String) {
+    for (index, phone) in phones.iter().enumerate() {
+        phone.set_pace(0.00002);
+        let body =
+            json!({"event": "started", "url": phone.url(), "deployment": job(index), "processor": format!("p{index}")});
+        assert_eq!(registration::say(gateway, &body).await.status, 201);
+    }
+    gateway.wait_for("all in quarantine", async |gateway| gateway.states("quarantine").await == phones.len()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn phones_that_trickle_keep_no_good_phone_from_serving() {
+    let fleet = Fleet::of(19, &phone(1, 50.0)).await;
+    let (good, slow) = fleet.phones.split_last().expect("phones");
+    let gateway = registration::gateway(&fleet, "[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n").await;
+    tricklers(&gateway, slow, |_| "job:slow".into()).await;
+    let asked = || slow.iter().filter(|phone| phone.requests().iter().any(|seen| seen.body.contains("Case "))).count();
+    gateway.wait_for("places that are taken", async |_| asked() >= 4).await;
+    assert_eq!(registration::say(&gateway, &registration::started(good)).await.status, 201);
+    gateway.wait_ready(1).await;
+    assert_eq!((gateway.states("quarantine").await, asked()), (18, 4), "no more than a quarter of the places");
+    assert!(gateway.chat(&chat("hello", false, 4)).await.is_whole("hello", 4));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn phones_that_trickle_are_asked_for_so_long_all_together_and_no_longer() {
+    let fleet = Fleet::of(19, &phone(1, 50.0)).await;
+    let (good, slow) = fleet.phones.split_last().expect("phones");
+    let config = "[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n[quarantine]\ntimeout = \"4s\"\n";
+    let gateway = registration::gateway(&fleet, config).await;
+    // Each says that it is another's: all places are theirs, for once.
+    tricklers(&gateway, slow, |index| format!("job:{index}")).await;
+    assert_eq!(registration::say(&gateway, &registration::started(good)).await.status, 201);
+    gateway.wait_ready(1).await;
+    let list = gateway.admin("GET", "/admin/replicas", None).await.text();
+    assert!(list.contains("its answers had not all come after 4 s"), "{list}");
 }
