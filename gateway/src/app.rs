@@ -36,12 +36,15 @@ use crate::{
     listener::{Certificate, CertificateError, Door},
     ratelimit::Limiter,
     registration::Registrar,
+    shutdown::Stop,
     telemetry::{Exporter, PoolSample, Target, TargetError, Telemetry, TelemetryOptions},
     upstream::{TlsError, Upstream},
 };
 
 /// The last frames of an HTTP/2 stream are only queued when its request ends; they get this long to leave.
 const LINGER: Duration = Duration::from_millis(300);
+/// Replicas have said by then what they serve, or are not there.
+const HEARD_WITHIN: Duration = Duration::from_secs(60);
 /// Background tasks get this long to end.
 const TASKS_LIMIT: Duration = Duration::from_secs(5);
 
@@ -311,6 +314,7 @@ impl BackgroundService for Beside {
             let registrar = Arc::clone(&parts.state.registrar);
             tasks.spawn("registration", admin::serve_phones(phones, registrar, tasks.stop_signal())).await;
         }
+        tasks.spawn("models", name_unknown_models(Arc::clone(&gateway), tasks.stop_signal())).await;
         let adviser = Arc::clone(&gateway.adviser).run(Arc::clone(&gateway), tasks.stop_signal());
         tasks.spawn("capacity", adviser).await;
         let stop = tasks.stop_signal();
@@ -330,6 +334,29 @@ impl BackgroundService for Beside {
         gateway.dispatcher.end_record();
         tracing::info!("drained; goodbye");
         leave();
+    }
+}
+
+/// Says once which models keys name that nobody is known to serve, as soon as the replicas have said what they do.
+async fn name_unknown_models(gateway: Arc<Gateway>, mut stop: Stop) {
+    tokio::select! {
+        () = stop.wait() => return,
+        () = gateway.fleet.all_heard(HEARD_WITHIN) => {}
+    }
+    let is_unknown = |model: &String| gateway.fleet.resolve_model(model).is_none();
+    let mut unknown = Vec::new();
+    for (tenant, models) in gateway.auth.named_models() {
+        let models: Vec<_> = models.into_iter().filter(is_unknown).collect();
+        if !models.is_empty() {
+            unknown.push(format!("{tenant}: {}", models.join(", ")));
+        }
+    }
+    if !unknown.is_empty() {
+        let models = unknown.join("; ");
+        tracing::warn!(
+            models,
+            "keys may use models that nobody states and no replica has reported: are the names right?"
+        );
     }
 }
 

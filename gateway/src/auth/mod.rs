@@ -12,7 +12,7 @@ mod table;
 mod tenant;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     num::NonZeroU32,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -142,6 +142,11 @@ impl Authenticator {
             stated: Mutex::new((stated, ids)),
             ticks,
         })
+    }
+
+    /// The models that keys and tenants are limited to, by tenant.
+    pub fn named_models(&self) -> BTreeMap<Arc<str>, BTreeSet<String>> {
+        self.table.load().named_models()
     }
 
     /// Whether there is no key that would be let in.

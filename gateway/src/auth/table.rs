@@ -1,7 +1,7 @@
 //! All keys and tenants at one moment, immutable.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     sync::Arc,
 };
@@ -116,6 +116,16 @@ impl Table {
     /// The tenant of all requests, if keys are not asked for.
     pub(super) const fn everybody(&self) -> Option<&Arc<Tenant>> {
         self.everybody.as_ref()
+    }
+
+    /// The models that keys name, by tenant.
+    pub(super) fn named_models(&self) -> BTreeMap<Arc<str>, BTreeSet<String>> {
+        let mut named: BTreeMap<Arc<str>, BTreeSet<String>> = BTreeMap::new();
+        let tenants = self.keys.values().map(|(_, tenant)| tenant).chain(&self.everybody);
+        for (tenant, models) in tenants.filter_map(|tenant| Some((tenant, tenant.models()?))) {
+            named.entry(Arc::clone(&tenant.name)).or_default().extend(models.iter().cloned());
+        }
+        named
     }
 
     /// Whether nobody can be known.

@@ -50,6 +50,11 @@ impl Tenant {
         self.models.as_ref().is_none_or(|models| models.contains(model))
     }
 
+    /// The models that it may use; `None`: all.
+    pub(super) fn models(&self) -> Option<&BTreeSet<String>> {
+        self.models.as_deref()
+    }
+
     /// What it may, to be kept with work that outlives the request in which it was asked for. See [`Tenant::recalled`].
     pub fn permissions(&self) -> Value {
         let models = self.models.as_ref().map(|models| models.iter().collect::<Vec<_>>());

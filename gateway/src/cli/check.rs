@@ -39,6 +39,14 @@ pub fn run(args: &CheckArgs, out: &mut dyn Write, err: &mut dyn Write) -> Result
     if !unreadable.is_empty() {
         return Ok(1);
     }
+    for (tenant, models) in config::unstated_models(&config) {
+        let (path, models) = (args.config.display(), models.join(", "));
+        writeln!(
+            err,
+            "{path}: warning: tenants.{tenant}.models: {models}: no model or alias here, and none that a replica here states; \
+             requests for it are answered only if a replica reports it under that name"
+        )?;
+    }
     write!(out, "{}", summary(&args.config, &config))?;
     Ok(0)
 }
@@ -76,6 +84,11 @@ fn summary(path: &Path, config: &Config) -> String {
     let tls =
         if server.tls_listen.is_empty() { String::new() } else { format!(", TLS on {}", list(&server.tls_listen)) };
     let admin = if config.admin.token.is_some() { "with a token" } else { "without a token" };
+    let phones = match (&config.registration.token, config.registration.listen) {
+        (None, _) => "do not announce themselves: registration.token is not set".to_owned(),
+        (Some(_), None) => "announce themselves on the admin address".to_owned(),
+        (Some(_), Some(listen)) => format!("announce themselves on {listen}, and on the admin address"),
+    };
     let keys: usize = config.tenants.values().map(|tenant| tenant.keys.len()).sum();
     let auth = match server.auth {
         Auth::Required => {
@@ -91,7 +104,7 @@ fn summary(path: &Path, config: &Config) -> String {
     changed.sort();
     let changed = if changed.is_empty() { "nothing".into() } else { changed.join(", ") };
     format!(
-        "{path} is right.\n  listens on   {listen}{tls}\n  admin        {admin_listen}, {admin}\n  store        {store}\n  \
+        "{path} is right.\n  listens on   {listen}{tls}\n  admin        {admin_listen}, {admin}\n  phones       {phones}\n  store        {store}\n  \
          clients      {auth}\n  replicas     {replicas}\n  models       {models}\n  not default  {changed}\n",
         path = path.display(),
         listen = list(&server.listen),
@@ -140,6 +153,51 @@ mod tests {
         ] {
             assert!(out.lines().any(|found| found == line), "{line}\n{out}");
         }
+    }
+
+    #[test]
+    fn the_address_where_phones_announce_themselves_is_named() {
+        let path = std::env::temp_dir().join(format!("huntgroup-check-token-{}", std::process::id()));
+        std::fs::write(&path, "phones-0123456789abcdef").unwrap();
+        let (shown, on) = (path.display(), "listen = \"127.0.0.1:9092\"");
+        let phones = |text: &str| {
+            let (code, out, err) = check(text);
+            assert_eq!((code, err.as_str()), (0, ""));
+            out.lines().find_map(|line| line.strip_prefix("  phones       ")).unwrap().to_owned()
+        };
+        let token = format!("[registration]\ntoken = \"file:{shown}\"\n");
+        assert_eq!(
+            phones(&format!("{token}{on}\n")),
+            "announce themselves on 127.0.0.1:9092, and on the admin address"
+        );
+        assert_eq!(phones(&token), "announce themselves on the admin address");
+        assert!(phones("").contains("registration.token is not set"));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_variable_that_is_not_set_is_one_mistake() {
+        for (text, key) in [
+            ("[admin]\nlisten = \"0.0.0.0:9091\"\ntoken = \"env:HUNTGROUP_NOT_SET\"\n", "admin.token"),
+            ("[registration]\nlisten = \"127.0.0.1:9092\"\ntoken = \"env:HUNTGROUP_NOT_SET\"\n", "registration.token"),
+        ] {
+            let (code, _, err) = check(text);
+            assert!(code == 1 && err.contains(&format!("{key}: the environment has no variable")), "{err}");
+            assert!(err.ends_with("\n1 mistake\n"), "{err}");
+        }
+        let (_, _, err) = check("[admin]\nlisten = \"0.0.0.0:9091\"\n");
+        assert!(err.contains("admin.token is required"), "{err}");
+    }
+
+    #[test]
+    fn models_of_tenants_that_nobody_states_are_a_warning_that_names_them() {
+        let tenant = "[tenants.bank]\nmodels = [\"ghost\", \"small\", \"chat\", \"stated\", \"gone\"]\n";
+        let known =
+            "[models.small]\naliases = [\"chat\"]\n[[replicas]]\nurl = \"https://a.acu.run\"\nmodels = [\"stated\"]\n";
+        let (code, out, err) = check(&format!("{tenant}{known}"));
+        assert!(code == 0 && out.contains("FILE is right."), "{out}{err}");
+        assert!(err.starts_with("FILE: warning: tenants.bank.models: ghost, gone: no model"), "{err}");
+        assert_eq!(err.lines().count(), 1);
     }
 
     #[test]

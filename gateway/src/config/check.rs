@@ -1,6 +1,6 @@
 //! Rules that hold between keys, told like every other mistake, with the place of one of the keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Config,
@@ -26,6 +26,11 @@ impl Checks<'_, '_> {
         let accepted = accepted.map(str::to_owned);
         let why = why.into();
         self.gathered.mistakes.push(Mistake { place, key: key.into(), value: None, why, accepted, suggestion: None });
+    }
+
+    /// Whether something is wrong with this key itself: what follows from that is no mistake of its own.
+    fn is_wrong(&self, key: &str) -> bool {
+        self.gathered.mistakes.iter().any(|mistake| mistake.key == key)
     }
 
     fn at_most<T: PartialOrd>(&mut self, small: (&str, T), large: (&str, T)) {
@@ -61,7 +66,7 @@ fn check_registration(config: &Config, checks: &mut Checks<'_, '_>) {
         let why = "the same as admin.token: every phone knows this one, and could do all that an operator can";
         checks.note("registration.token", why, Some("a token of its own"));
     }
-    if registration.listen.is_some() && token.is_none() {
+    if registration.listen.is_some() && token.is_none() && !checks.is_wrong("registration.token") {
         let why = "nothing would be taken there: registration.token is not set";
         checks.note("registration.listen", why, Some("registration.token = \"env:NAME\", or listen = \"none\""));
     }
@@ -119,7 +124,8 @@ fn check_listeners(config: &Config, checks: &mut Checks<'_, '_>) {
         }
         seen.push(*address);
     }
-    if config.admin.token.is_none() && !config.admin.listen.ip().is_loopback() {
+    let has_token = config.admin.token.is_some() || checks.is_wrong("admin.token");
+    if !has_token && !config.admin.listen.ip().is_loopback() {
         let why = format!("{} can be reached from outside, so admin.token is required", config.admin.listen);
         checks.note("admin.listen", why, Some("a loopback address, or admin.token = \"env:NAME\""));
     }
@@ -246,6 +252,19 @@ fn check_models(config: &Config, checks: &mut Checks<'_, '_>) {
             }
         }
     }
+}
+
+/// The models that tenants of this configuration may use, and that are no model or alias of it and none that a replica in it states, by
+/// tenant: a replica has to report them, or nobody can use them.
+pub fn unstated_models(config: &Config) -> BTreeMap<&str, Vec<&str>> {
+    let aliases = config.models.values().flat_map(|model| &model.aliases);
+    let stated = config.replicas.iter().flat_map(|replica| replica.models.0.keys());
+    let known: BTreeSet<&str> = config.models.keys().chain(aliases).chain(stated).map(String::as_str).collect();
+    let tenants = config.tenants.iter().map(|(name, tenant)| {
+        let models = tenant.models.iter().map(String::as_str);
+        (name.as_str(), models.filter(|model| !known.contains(model)).collect::<Vec<_>>())
+    });
+    tenants.filter(|(_, models)| !models.is_empty()).collect()
 }
 
 /// A name as a part of a key's path.

@@ -57,7 +57,7 @@ pub use self::{
     tenants::{Limits, TenantLimits, TenantSection},
 };
 pub(crate) use self::{
-    check::{ANONYMOUS, is_name, is_replica_name},
+    check::{ANONYMOUS, is_name, is_replica_name, unstated_models},
     replicas::RATES,
 };
 

@@ -218,6 +218,21 @@ impl Fleet {
         self.resolve_model(name)
     }
 
+    /// Waits until every replica was asked, and has said what it serves unless it is not there; at most `patience`.
+    pub async fn all_heard(&self, patience: Duration) {
+        let heard = async {
+            loop {
+                let changed = self.heard.notified();
+                if !self.has_more_to_hear() {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        // However the wait ends, what is known then counts.
+        drop(tokio::time::timeout(patience, heard).await);
+    }
+
     /// Whether a replica was not asked yet, or has not loaded what it will serve. One that did not answer doesn't count:
     /// it may never come, and unknown names are refused at once.
     fn has_more_to_hear(&self) -> bool {

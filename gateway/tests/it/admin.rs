@@ -366,3 +366,16 @@ async fn without_the_token_nothing_but_health_is_answered() {
     }
     assert_eq!(with("GET", "/admin/replicas", &right, None).await, 429);
 }
+
+#[tokio::test]
+async fn models_that_keys_name_and_nobody_serves_are_named_once_in_the_log() {
+    let fleet = Fleet::of(1, &phone(1, 100.0)).await;
+    let gateway = Gateway::over(&fleet, "[tenants.anonymous]\nmodels = [\"tiny\", \"ghost\", \"gone\"]\n").await;
+    let told = |gateway: &Gateway| {
+        let log = gateway.log();
+        log.lines().filter(|line| line.contains("keys may use models")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    gateway.wait_for("the warning", async |gateway| !told(gateway).is_empty()).await;
+    let lines = told(&gateway);
+    assert!(lines.len() == 1 && lines[0].contains("anonymous: ghost, gone\""), "{lines:?}");
+}
