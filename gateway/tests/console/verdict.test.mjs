@@ -190,6 +190,17 @@ test("who waits before a screen is spoken of long before a batch is", () => {
   assert.equal(of(phones(3), { queue: queue("batch", 9000) })[0].level, "well");
 });
 
+test("requests that wait beside free slots are not said to lack phones", () => {
+  const queue = (oldest_s, name = "standard") => ({ by_class: [{ class: name, waiting: 9, oldest_s, estimate_s: 0 }], by_model: [{ model: "qwen-9b", waiting: 9, estimate_s: 0, ready: 3, slots: 6 }], by_tenant: [] });
+  const [first] = of(phones(3), { queue: queue(28) });
+  assert.deepEqual([first.level, first.title], ["warn", "9 requests wait beside 6 free slots, the oldest for 28 s"]);
+  assert.match(first.next, /explain/);
+  assert.equal(of(phones(3), { queue: queue(5) })[0].level, "well", "a moment is nothing");
+  assert.equal(of(phones(3), { queue: queue(900, "batch") })[0].level, "well", "batches wait for what is left");
+  assert.equal(of(phones(3, { busy: 2 }), { queue: queue(28) })[0].level, "well", "no slot is free");
+  assert.equal(of(phones(3, { models: ["other"] }), { queue: { ...queue(28), by_model: [{ model: "x", waiting: 9, ready: 1, slots: 1 }] } })[0].key === "beside", false);
+});
+
 test("the worst comes first, and a good word last if nothing is bad", () => {
   const levels = (more, pool = phones(10)) => of(pool, more).map(({ level }) => level);
   assert.deepEqual(levels({ totals: { store_ok: false, draining: true } }), ["bad", "warn"]);

@@ -345,8 +345,24 @@ function ofAway({ state, pool, now, all, counted, out, missing, unreached }) {
   return found;
 }
 
+/** Free slots on phones that serve a model for which requests wait. */
+function freeForWaiting({ queue }, pool) {
+  const waited = new Set((queue?.by_model ?? []).filter((row) => row.waiting > 0).map((row) => row.model));
+  const free = (r) => Math.max(0, (r.usable ?? 0) - (r.busy ?? 0) - (r.lingering ?? 0) - (r.foreign ?? 0));
+  return pool.replicas.filter((r) => takesWork(r) && (r.models ?? []).some((model) => waited.has(model))).reduce((sum, r) => sum + free(r), 0);
+}
+
 function ofQueue(state, pool) {
   if (!pool.serves) return [];
+  const beside = (state.queue?.by_class ?? []).filter((row) => row.class !== "batch" && row.waiting > 0 && row.oldest_s > PATIENCE.interactive);
+  const unused = beside.length ? freeForWaiting(state, pool) : 0;
+  if (unused) {
+    return [{
+      key: "beside", level: "warn", title: `${count(beside.reduce((sum, row) => sum + row.waiting, 0), "request")} wait beside ${count(unused, "free slot")}, the oldest for ${length(Math.max(...beside.map((row) => row.oldest_s)))}`,
+      detail: "The scheduler holds them back: for a phone that is faster or knows their prompts, for their context, or for their tenant's share.",
+      next: "GET /admin/requests/ID/explain says why of one of them.",
+    }];
+  }
   const late = (state.queue?.by_class ?? []).filter((row) => row.waiting > 0 && row.oldest_s > (PATIENCE[row.class] ?? Infinity));
   return late.slice(0, 1).map((row) => {
     const { free = 0, slots = 0 } = state.totals ?? {};
