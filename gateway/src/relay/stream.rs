@@ -15,7 +15,7 @@ use super::{
     Attempt, Broken, Decided, Failed, Finished, Lost, Partial, Unfinished,
     attempt::is_event_stream,
     deadline::Deadline,
-    measured,
+    measured::{self, Pace},
     patience::{self, Reading},
     progress::Reports,
     resume::{self, Source},
@@ -29,6 +29,9 @@ use crate::{
 const MAX_HELD: usize = 64 << 10;
 /// Room for what is kept of an answer is taken in such steps: one for most answers, and no counting per event.
 const ROOM: usize = 16 << 10;
+
+/// A client that takes longer for a piece holds its phone up. 250 ms: networks take less, and buffers hold some seconds of words.
+const HELD_UP: Duration = Duration::from_millis(250);
 
 /// A replica's stream.
 pub struct Stream<'a> {
@@ -47,6 +50,8 @@ pub struct Stream<'a> {
     reports: Reports,
     /// When its first content came.
     first: Option<Timestamp>,
+    /// How its content came.
+    pace: Pace,
     /// When anything came.
     last: Timestamp,
     /// Content events before it.
@@ -90,6 +95,7 @@ impl<'a> Stream<'a> {
             sent,
             reports: Reports::default(),
             first: None,
+            pace: Pace::default(),
             last: sent,
             before,
             complete: false,
@@ -148,6 +154,7 @@ impl<'a> Stream<'a> {
             }
         };
         self.complete = step.complete;
+        self.pace.note(step.content_events.into());
         if step.content_events > 0 {
             self.first.get_or_insert(self.last);
             self.reading = None;
@@ -172,6 +179,7 @@ impl<'a> Stream<'a> {
             if !source.resume(&gateway.upstream).await {
                 return read;
             }
+            self.pace.disturb();
             gateway.telemetry.continuation(CONTINUED_RESUMED);
             tracing::info!(
                 replica = &*self.attempt.replica.label,
@@ -219,6 +227,7 @@ impl<'a> Stream<'a> {
             _ => return Err(Failed::not_carried_on()),
         };
         attempt.recycle(self.source.replace(source));
+        self.pace.disturb();
         self.codec.begin_attempt(Leg::CarryOn, attempt.engine());
         if let Some(tokens) = counted {
             self.codec.carried_tokens(tokens);
@@ -275,7 +284,13 @@ impl<'a> Stream<'a> {
         }
         let piece = self.out.split().freeze();
         let source = &mut self.source;
-        client.write(piece, || drop(source.take())).await
+        let began = clock::now();
+        let written = client.write(piece, || drop(source.take())).await;
+        if clock::now().since(began) > HELD_UP {
+            // Nothing was read meanwhile, and a phone that can send nothing stops writing.
+            self.pace.disturb();
+        }
+        written
     }
 
     /// The end of a whole answer, and what its client has seen of it. Its connection is kept, if the replica has ended the
@@ -307,9 +322,9 @@ impl<'a> Stream<'a> {
             (Some(timings), _) => Some(measured::by_engine(&timings)),
             // The counts of an answer that was carried on are those of several replicas.
             (None, Some(((usage, _), first))) if self.before == 0 => {
-                Some(measured::here(&usage, self.sent, first, self.last))
+                Some(measured::here(&usage, &self.pace, self.sent, first, self.last))
             }
-            (None, _) => self.first.map(|first| measured::written(self.written(), first, self.last)),
+            (None, _) => self.first.map(|first| measured::written(&self.pace, first, self.last)),
         };
         (usage, timings)
     }
@@ -318,7 +333,7 @@ impl<'a> Stream<'a> {
     pub fn broken(self) -> (Option<Timings>, Partial) {
         let timings = match self.codec.timings() {
             Some(timings) => Some(measured::by_engine(&timings)),
-            None => self.first.map(|first| measured::written(self.written(), first, self.last)),
+            None => self.first.map(|first| measured::written(&self.pace, first, self.last)),
         };
         (timings, Partial::new(self.codec, self.attempt.replica, self.room))
     }

@@ -90,6 +90,23 @@ fn a_removed_replica_is_forgotten_and_what_ran_there_fails_over_unless_content_w
 }
 
 #[test]
+fn an_answer_of_a_few_tokens_says_nothing_about_how_fast_its_replica_writes() {
+    let mut rig = Rig::with_replicas(config(), 1);
+    let mut answers = |decode_tokens, decode| {
+        let (_, attempt, _) = rig.place(request());
+        let timings = Some(Timings { decode_tokens, decode, by_engine: true, ..Timings::default() });
+        rig.tell(Event::AttemptEnded { attempt, outcome: Outcome::Success, left: Left::Closed, timings });
+        rig.view(1).decode_rate
+    };
+    // An engine's own count: four tokens in the time of three, or in none.
+    assert_eq!(answers(4, std::time::Duration::from_millis(300)), None);
+    assert_eq!(answers(7, std::time::Duration::from_micros(10)), None);
+    // Nor does one of which it can't be told how long it was written at.
+    assert_eq!(answers(500, std::time::Duration::ZERO), None);
+    assert!(answers(100, seconds(10)).is_some_and(|rate| (rate - 10.0).abs() < 0.5));
+}
+
+#[test]
 fn a_replica_at_another_address_begins_anew_whatever_its_health_was_and_keeps_its_speeds() {
     for report in [Report::Ready, Report::Unreachable, Report::Misconfigured, Report::Loading] {
         let mut rig = Rig::with_replicas(config(), 1);
