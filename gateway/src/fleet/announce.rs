@@ -378,18 +378,16 @@ impl Fleet {
     /// Forgets replicas that came by themselves and did not show for `registration.forget_unproven_after` that they run a model.
     pub(super) async fn forget_unproven(&self) {
         let limit = self.settings.load().registration.forget_unproven_after;
-        let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-        let now = clock::unix_ms();
         for replica in self.replicas() {
-            let there = replica.past().there_ms;
-            if replica.is_newcomer() && now >= there.saturating_add(limit) {
-                self.forget_for(&replica, now, "it has not shown that it runs a model").await;
+            let since = replica.past().there_since;
+            if replica.is_newcomer() && clock::now().since(since) >= limit {
+                self.forget_for(&replica, "it has not shown that it runs a model").await;
             }
         }
     }
 
-    async fn forget_for(&self, replica: &Replica, now: u64, why: &str) {
-        let by = By { at: UnixMillis(now), who: "registration".into() };
+    async fn forget_for(&self, replica: &Replica, why: &str) {
+        let by = By { at: UnixMillis(clock::unix_ms()), who: "registration".into() };
         match self.remove(replica.id, false, by).await {
             Ok(_) => tracing::info!(replica = &*replica.label, why, "forgotten"),
             Err(error) => tracing::warn!(replica = &*replica.label, %error, "not forgotten"),
@@ -399,13 +397,11 @@ impl Fleet {
     /// Forgets replicas that came by themselves, were not heard of and not reached for `registration.forget_after`.
     pub(super) async fn forget_lost(&self) {
         let limit = self.settings.load().registration.forget_after;
-        let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-        let now = clock::unix_ms();
         for replica in self.replicas() {
-            let last = replica.past().last_sign();
+            let last = replica.past().last_sign;
             let by_itself = !is_stated_by_operator(replica.source);
-            if by_itself && now >= last.saturating_add(limit) {
-                self.forget_for(&replica, now, "neither heard of nor reached for long").await;
+            if by_itself && clock::now().since(last) >= limit {
+                self.forget_for(&replica, "neither heard of nor reached for long").await;
             }
         }
     }

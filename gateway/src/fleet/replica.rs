@@ -198,14 +198,14 @@ pub struct Past {
     pub leaving: bool,
     /// Milliseconds since 1970 when it came.
     pub added_ms: u64,
-    /// When it came to this address, or this process began if that was later.
-    pub(super) there_ms: u64,
+    /// When it came to this address, or this process began if that was later. Not by the wall clock, which may be set while it is away.
+    pub(super) there_since: Timestamp,
     /// It has taken work at this address.
     pub(super) has_served: bool,
     /// When it last said anything by itself.
     pub heard_ms: Option<u64>,
-    /// When it last answered a probe; before the first one, when this process began.
-    pub reached_ms: u64,
+    /// When it was last heard of or reached; before that, when this process began. By the same clock.
+    pub(super) last_sign: Timestamp,
     /// Where it announced itself from.
     pub(super) peer: Option<IpAddr>,
     /// It sends heartbeats.
@@ -239,10 +239,10 @@ impl Past {
             draining: false,
             leaving: false,
             added_ms,
-            there_ms: clock::unix_ms(),
+            there_since: clock::now(),
             has_served: false,
             heard_ms,
-            reached_ms: clock::unix_ms(),
+            last_sign: clock::now(),
             peer: None,
             beats: false,
             said: None,
@@ -265,17 +265,13 @@ impl Past {
     /// It said something by itself.
     pub(super) fn hear(&mut self, now_ms: u64) {
         self.heard_ms = self.heard_ms.max(Some(now_ms));
-    }
-
-    /// When it was last heard of or reached.
-    pub(super) fn last_sign(&self) -> u64 {
-        self.reached_ms.max(self.heard_ms.unwrap_or_default())
+        self.last_sign = clock::now();
     }
 
     /// It is at another address, where another engine may run; what happened so far stays.
     pub(super) fn begin_anew(&mut self, now_ms: u64) {
         self.hear(now_ms);
-        (self.reached_ms, self.there_ms, self.has_served) = (now_ms, now_ms, false);
+        (self.there_since, self.has_served) = (self.last_sign, false);
         (self.learned, self.tried, self.mismatch) = (None, false, None);
         (self.probe, self.said, self.report) = (None, None, None);
         self.doubt = None;

@@ -385,7 +385,7 @@ impl Fleet {
             report => report,
         };
         if matches!(report, Some(Report::Ready | Report::Unproven | Report::Loading)) {
-            replica.past().reached_ms = clock::unix_ms();
+            replica.past().last_sign = clock::now();
         }
         replica.past().probe = Some(LastProbe { at_ms: clock::unix_ms(), took, finding });
         if let Some(seen) = seen {
