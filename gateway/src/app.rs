@@ -37,6 +37,7 @@ use crate::{
     ratelimit::Limiter,
     registration::Registrar,
     shutdown::Stop,
+    shutdown::Tasks,
     telemetry::{Exporter, PoolSample, Target, TargetError, Telemetry, TelemetryOptions},
     upstream::{TlsError, Upstream},
 };
@@ -117,12 +118,17 @@ pub fn run(config: Config, options: Options) -> Result<(), AppError> {
     server.add_service(public.map_err(AppError::Transport)?);
     let (shown, gateway) = (parts.shown(&config), Arc::clone(&parts.gateway));
     fill_pool(&parts, &config)?;
-    let signals = Signals::new(config.server.upgrade_socket.clone());
-    server.add_service(background_service("beside", Beside { parts: tokio::sync::Mutex::new(Some(parts)) }));
+    let (reloader, desks) = (Arc::clone(&parts.reloader), Tasks::default());
+    let signals = Signals::new(config.server.upgrade_socket.clone(), desks.clone());
+    let parts = tokio::sync::Mutex::new(Some(parts));
+    server.add_service(background_service("beside", Beside { parts, desks }));
     if options.upgrade {
         signals::call_predecessor(&config)?;
     }
     server.bootstrap();
+    if options.upgrade {
+        catch_up(&reloader)?;
+    }
     if let Some(path) = &config.server.pid_file {
         std::fs::write(path, format!("{}\n", std::process::id())).map_err(|e| AppError::PidFile(path.clone(), e))?;
     }
@@ -136,6 +142,16 @@ pub fn run(config: Config, options: Options) -> Result<(), AppError> {
 fn fill_pool(parts: &Parts, config: &Config) -> Result<(), AppError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
     runtime.block_on(parts.gateway.fleet.reconcile(config))?;
+    Ok(())
+}
+
+/// The predecessor takes no more changes now. Those that it took after this process had read the store are taken over; there is no way
+/// back, so without them is better than not at all.
+fn catch_up(reloader: &Reloader) -> Result<(), AppError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
+    if let Err(error) = runtime.block_on(reloader.catch_up()) {
+        tracing::error!("what the predecessor has changed last is not known: reload with POST /admin/reload\n{error}");
+    }
     Ok(())
 }
 
@@ -288,6 +304,8 @@ fn queued_by_tenant(auth: &Authenticator, dispatcher: &Dispatcher) -> Vec<(Arc<s
 /// the end of the process.
 struct Beside {
     parts: tokio::sync::Mutex<Option<Parts>>,
+    /// The listeners of operators and phones, which end first in an upgrade.
+    desks: Tasks,
 }
 
 #[async_trait]
@@ -312,13 +330,14 @@ impl BackgroundService for Beside {
         }
         if let Some(phones) = parts.phones {
             let registrar = Arc::clone(&parts.state.registrar);
-            tasks.spawn("registration", admin::serve_phones(phones, registrar, tasks.stop_signal())).await;
+            let stop = self.desks.stop_signal();
+            self.desks.spawn("registration", admin::serve_phones(phones, registrar, stop)).await;
         }
         tasks.spawn("models", name_unknown_models(Arc::clone(&gateway), tasks.stop_signal())).await;
         let adviser = Arc::clone(&gateway.adviser).run(Arc::clone(&gateway), tasks.stop_signal());
         tasks.spawn("capacity", adviser).await;
-        let stop = tasks.stop_signal();
-        tasks.spawn("admin", admin::serve(parts.admin, parts.state, stop)).await;
+        let stop = self.desks.stop_signal();
+        self.desks.spawn("admin", admin::serve(parts.admin, parts.state, stop)).await;
         let (watched, stop) = (Arc::clone(&gateway), tasks.stop_signal());
         let stated = move || watched.config().limits.max_memory.map(|limit| limit.as_u64());
         tasks.spawn("memory", Arc::clone(&gateway.pressure).watch(stated, stop)).await;
@@ -330,7 +349,7 @@ impl BackgroundService for Beside {
         // An error means that the server is gone, which is an end as well.
         drop(shutdown.wait_for(|stopping| *stopping).await);
         drain(&gateway).await;
-        tasks.stop(TASKS_LIMIT).await;
+        tokio::join!(tasks.stop(TASKS_LIMIT), self.desks.stop(TASKS_LIMIT));
         gateway.dispatcher.end_record();
         tracing::info!("drained; goodbye");
         leave();

@@ -82,6 +82,13 @@ impl Reloader {
         Ok(changes)
     }
 
+    /// Takes over what another process has changed in the store since this one read it.
+    pub async fn catch_up(&self) -> Result<(), ReloadError> {
+        let config = Config::clone(&self.gateway.config());
+        self.reconfigure_keys(&config).await?;
+        self.apply(config).await
+    }
+
     async fn reconfigure_keys(&self, config: &Config) -> Result<(), ReloadError> {
         let (auth, store, config) = (Arc::clone(&self.gateway.auth), Arc::clone(&self.store), config.clone());
         Ok(blocking(move || auth.reconfigure(&config, &store)).await?)

@@ -15,20 +15,27 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{AppError, Reloader};
-use crate::{config::Config, shutdown::Stop};
+use crate::{
+    config::Config,
+    shutdown::{Stop, Tasks},
+};
 
 /// pingora's successor gives up waiting for the listeners after 6 s.
 const SUCCESSOR_WAITS: Duration = Duration::from_secs(5);
+/// For calls of operators and phones that run when the listeners are handed over. 2 s: the successor waits meanwhile.
+const CALLS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Tells pingora when to stop, and how.
 pub struct Signals {
     upgrade_socket: Option<PathBuf>,
+    desks: Tasks,
 }
 
 impl Signals {
-    /// `upgrade_socket` is where a successor waits.
-    pub fn new(upgrade_socket: Option<PathBuf>) -> Self {
-        Self { upgrade_socket }
+    /// `upgrade_socket` is where a successor waits. `desks` are the listeners of operators and phones: what they change after the
+    /// hand-over the successor would not know, so they end before it.
+    pub fn new(upgrade_socket: Option<PathBuf>, desks: Tasks) -> Self {
+        Self { upgrade_socket, desks }
     }
 }
 
@@ -47,6 +54,8 @@ impl ShutdownSignalWatch for Signals {
                 _ = int.recv() => return ShutdownSignal::GracefulTerminate,
                 _ = quit.recv() => {
                     if self.upgrade_socket.as_deref().is_some_and(someone_listens) {
+                        tracing::info!("handing over to a successor");
+                        self.desks.stop(CALLS_LIMIT).await;
                         return ShutdownSignal::GracefulUpgrade;
                     }
                     // Handing the listeners to nobody would be an outage.

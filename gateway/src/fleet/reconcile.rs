@@ -120,13 +120,22 @@ impl Fleet {
     fn follow_one(&self, record: &ReplicaRecord, url: ReplicaUrl, done: &mut Reconciled) {
         let known = self.view.load().of_url(&url).cloned();
         let Some(known) = known else {
+            // In an upgrade the predecessor may have moved it, or drained it, after this process had read the store.
+            if let Some(moved) = self.replicas().iter().find(|replica| replica.record == record.id) {
+                done.changed += 1;
+                self.settle(moved, record, url);
+                return;
+            }
             done.added += 1;
             self.take_over(record, url);
             return;
         };
         let stated = Stated::from_record(&record.stated, record.api_key.as_ref());
-        let returned = std::mem::take(&mut known.past().leaving);
-        if returned {
+        let (returned, draining) = {
+            let mut past = known.past();
+            (std::mem::take(&mut past.leaving), past.draining)
+        };
+        if returned || draining != record.drained {
             self.set_draining(&known, record.drained, None);
         }
         if returned || stated != known.stated || *record.name != *known.label || record.source != known.source {

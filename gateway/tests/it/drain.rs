@@ -1,9 +1,14 @@
 //! Draining, stopping, upgrading: nothing that runs is cut.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Client, Fleet, Gateway, PATIENCE, chat, now, phone};
+use crate::{
+    harness::{Client, Fleet, Gateway, PATIENCE, chat, now, phone},
+    registration,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn draining_a_replica_cuts_nothing_and_sends_new_work_elsewhere() {
@@ -101,6 +106,57 @@ async fn an_upgrade_refuses_no_connection_and_cuts_no_stream() {
     stop.send_replace(true);
     let answered: usize = load.join_all().await.into_iter().sum();
     assert!(answered > 20, "{answered} requests during the upgrade");
+    successor.kill().expect("it runs");
+    successor.wait().expect("a child of ours");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_loses_no_phone_that_was_taken_and_no_drain() {
+    let fleet = Fleet::of(2, &phone(4, 1.0)).await;
+    let mut gateway = registration::gateway(&fleet, "max_new_per_minute = 100000\nmax_unproven = 100000\n").await;
+    for phone in &fleet.phones {
+        assert_eq!(registration::say(&gateway, &registration::started(phone)).await.status, 201);
+    }
+    gateway.wait_ready(2).await;
+    let mut long = gateway.client().await.post("/v1/chat/completions", &chat("across", true, 4_000)).await;
+    assert!(long.read_until("\"content\"").await);
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let callback = registration::callback(gateway.admin);
+    let load = tokio::task::JoinSet::from_iter([async move {
+        let mut calls = tokio::task::JoinSet::new();
+        for n in 0.. {
+            if *stopped.borrow() {
+                break;
+            }
+            let callback = callback.clone();
+            // Each by itself: some wait for the successor, which listens before it serves.
+            calls.spawn(async move {
+                let url = format!("https://p{n}.invalid");
+                let body = json!({ "event": "started", "url": url }).to_string();
+                // A call that meets the end of the old listener is not answered, and the phone would call again.
+                let reply = fakephone::call(&callback, &[], body.as_bytes()).await;
+                reply.is_ok_and(|reply| reply.status == 201).then_some(url)
+            });
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        calls.join_all().await.into_iter().flatten().collect::<Vec<_>>()
+    }]);
+    let mut successor = gateway.successor();
+    gateway.wait_for("the hand-over", async |gateway| gateway.log().matches("huntgroup listens on").count() == 2).await;
+    // The predecessor lives: its stream goes on. Operators and phones are the successor's.
+    let drained = gateway.admin("POST", "/admin/replicas/2/drain", None).await;
+    assert_eq!(drained.status, 200, "{}", drained.text());
+    stop.send_replace(true);
+    let taken: Vec<_> = load.join_all().await.into_iter().flatten().collect();
+    assert!(taken.len() > 5, "{taken:?}");
+    for _ in 0..8 {
+        let list = gateway.admin("GET", "/admin/replicas", None).await.json();
+        let list = list["data"].as_array().expect("a list").clone();
+        let missing: Vec<_> = taken.iter().filter(|url| !list.iter().any(|known| known["url"] == **url)).collect();
+        assert!(missing.is_empty(), "{missing:?} of {}", taken.len());
+        assert!(list.iter().any(|replica| replica["id"] == 2 && replica["state"] == "draining"));
+    }
+    assert!(gateway.child.try_wait().expect("a child of ours").is_none(), "the predecessor still writes");
     successor.kill().expect("it runs");
     successor.wait().expect("a child of ours");
 }
