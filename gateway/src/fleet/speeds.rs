@@ -31,16 +31,22 @@ impl Fleet {
     }
 
     fn measured_speeds(&self) -> Vec<Speed> {
-        let (view, at) = (self.view.load(), UnixMillis(clock::unix_ms()));
+        let (view, kept, at) = (self.view.load(), self.kept_speeds.load(), UnixMillis(clock::unix_ms()));
         let snapshot = self.dispatcher.snapshot();
         let speed = |state: &scheduler::ReplicaView| {
             let replica = view.replicas.get(&state.replica)?;
-            state.prefill_rate.or(state.decode_rate)?;
+            let models = names(&replica.facts());
+            if state.prefill_rate.or(state.decode_rate).is_none() {
+                // That it has served them is worth keeping as well, but not in the place of what was measured before a restart.
+                let is_news = kept.get(&replica.record).is_none_or(|kept| kept.models != models);
+                let has_served = replica.past().has_served;
+                (is_news && has_served && !models.is_empty()).then_some(())?;
+            }
             // The store refuses a row that no phone can have, and all the others with it.
             let sound = |rate: Option<f64>| rate.filter(|rate| *rate > 0.0 && rate.is_finite());
             Some(Speed {
                 replica: replica.record,
-                models: names(&replica.facts()),
+                models,
                 prefill_rate: sound(state.prefill_rate),
                 decode_rate: sound(state.decode_rate),
                 measured: at,
