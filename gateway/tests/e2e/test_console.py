@@ -130,6 +130,11 @@ def test_colours_never_say_a_state_alone(browser, stand):
         return [cell.dataset.state + (cell.dataset.limit ?? '') + ('amiss' in cell.dataset), [cell.querySelector('.letter').textContent, style.borderStyle, style.borderRadius].join(' ')];
     }))""")
     assert len(looks) == 12, looks
+    # Every sign is explained, and what is no phone's own is not said of one.
+    assert "▲ Something about it" in page.locator("#key").inner_text()
+    cell(page, "phone-001").click()
+    assert "▲" not in see(page, "#detail .since", "It takes work.").inner_text()
+    page.keyboard.press("Escape")
     assert len(set(looks.values())) == len(looks), f"two states differ in their colour alone: {looks}"
 
 

@@ -109,7 +109,7 @@ function drawPool() {
   const counts = new Map();
   for (const name of [...state.replicas.values()].map(standingOf)) counts.set(name, (counts.get(name) ?? 0) + 1);
   keyed(byId("key"), Object.entries(STATES), ([name]) => name,
-    ([name, { letter, word, means }]) => h("div", {}, h("dt", {}, h("i", { class: "mark", "data-state": name, "aria-hidden": "true" }, letter), h("b", {}), ` ${word}`), h("dd", {}, means)),
+    ([name, { letter, word, means, signs }]) => h("div", {}, h("dt", {}, h("i", { class: "mark", "data-state": name, "aria-hidden": "true" }, letter), h("b", {}), ` ${word}`), h("dd", {}, [means, signs].filter(Boolean).join(" "))),
     (element, [name]) => {
       setText(element.querySelector("b"), number(counts.get(name) ?? 0));
       setAttribute(element, "class", counts.get(name) ? null : "absent");

@@ -2,7 +2,7 @@
 
 /**
  * The states of a replica, the most urgent first: how they are drawn (a letter, so that colour is never alone), what they mean, and what
- * to do about them where the replica itself does not say.
+ * to do about them where the replica itself does not say. `signs` are those that only some replicas of a state have.
  */
 export const STATES = {
   out: { letter: "×", word: "out", means: "It failed, and gets no work until a probe reaches it again.",
@@ -21,7 +21,7 @@ export const STATES = {
     next: "Undrain it to give it work again." },
   loading: { letter: "L", word: "loading", means: "Its engine is up, its model is not.", next: "Wait until the model is loaded." },
   joining: { letter: "J", word: "joining", means: "It was not reached yet.", next: "Wait for its first probe." },
-  ready: { letter: "", word: "ready", means: "It takes work. – It gets less, to be spared. ▲ Something about it is to be seen to.", next: "" },
+  ready: { letter: "", word: "ready", means: "It takes work.", next: "", signs: "– It gets less, to be spared. ▲ Something about it is to be seen to." },
 };
 
 /** What a table has under a name; names come from outside, and `constructor` is none. */
