@@ -4,7 +4,7 @@
 //! the batches' last look, a thread that may compute for a second, and a place where the last advice stands for whoever shows it.
 //! No request waits for any of that; the scheduler's mutex is held for the copy alone.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use scheduler::{ModelId, Timestamp, Usage};
@@ -15,9 +15,14 @@ use crate::{clock, gateway::Gateway, shutdown::Stop, telemetry::AdviceSample};
 /// Looks take at most one part in so many of a core's time.
 const SHARE_OF_A_CORE: u32 = 20;
 
+/// But none waits longer than this for the next, or the number of an hour ago would be shown as today's.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
 /// Advice on one model.
 #[derive(Clone, Debug)]
 pub struct ModelAdvice {
+    /// Which.
+    pub id: ModelId,
     /// Its name.
     pub model: Arc<str>,
     /// What the last look found.
@@ -27,13 +32,16 @@ pub struct ModelAdvice {
 }
 
 impl ModelAdvice {
-    /// What follows from the number that stands.
-    pub fn verdict(&self) -> Verdict {
+    /// What follows from the number that stands, when so many phones are there.
+    pub fn verdict(&self, now: usize) -> Verdict {
         match (self.advice.verdict, self.wanted) {
-            (verdict @ (Verdict::Unknown | Verdict::Unattainable), _) => verdict,
-            (_, Some(wanted)) if wanted > self.advice.now.0 => Verdict::More,
-            (_, Some(wanted)) if wanted < self.advice.now.0 => Verdict::Fewer,
-            _ => Verdict::Enough,
+            (Verdict::Unattainable, _) => Verdict::Unattainable,
+            (_, None) => Verdict::Unknown,
+            (_, Some(wanted)) => match wanted.cmp(&now) {
+                Ordering::Greater => Verdict::More,
+                Ordering::Less => Verdict::Fewer,
+                Ordering::Equal => Verdict::Enough,
+            },
         }
     }
 }
@@ -85,10 +93,9 @@ impl Adviser {
         let mut steady: BTreeMap<ModelId, Steady> = BTreeMap::new();
         let mut took = Duration::ZERO;
         loop {
-            let pause = gateway.config().capacity.every.max(took.saturating_mul(SHARE_OF_A_CORE));
             tokio::select! {
                 () = stop.wait() => return,
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(pause(gateway.config().capacity.every, took)) => {}
             }
             let window = gateway.config().capacity.window;
             let asked = ask(&gateway, window);
@@ -105,6 +112,11 @@ impl Adviser {
             self.looked.store(Arc::new(Looked { at: Some(clock::unix().as_secs()), window, models }));
         }
     }
+}
+
+/// Until the next look, after one that took so long.
+fn pause(every: Duration, took: Duration) -> Duration {
+    every.max(took.saturating_mul(SHARE_OF_A_CORE).min(LONGEST_PAUSE))
 }
 
 /// Everything that has to be known, by model.
@@ -149,8 +161,22 @@ fn answer(
         let advice = advise(&Question { usage: &usage, objectives: &objectives, backlog: &backlog, effort, last });
         let wanted = steady.look(advice.wanted, now);
         after.insert(usage.model, steady);
-        models.push(ModelAdvice { model, advice, wanted });
+        models.push(ModelAdvice { id: usage.model, model, advice, wanted });
     }
     models.sort_by(|a, b| a.model.cmp(&b.model));
     (models, after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_a_twentieth_of_a_core_but_never_more_than_five_minutes_apart() {
+        let s = Duration::from_secs;
+        assert_eq!(pause(s(30), s(1)), s(30));
+        assert_eq!(pause(s(30), s(4)), s(80));
+        assert_eq!(pause(s(30), s(60)), s(300));
+        assert_eq!(pause(s(900), s(60)), s(900), "what is configured holds");
+    }
 }

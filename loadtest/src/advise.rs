@@ -1,10 +1,14 @@
 //! `loadtest advise`: capacity advice put to the test.
 //!
-//! A scenario is served with the phones that it has, and advice is taken from what the scheduler measured meanwhile. Then it is
-//! served with the number that is advised, and with others around it, to find the smallest number that meets every objective.
+//! A scenario is served with the phones that it has, and advice is taken from what the scheduler measured meanwhile. Then other
+//! draws of it are served with the number that is advised, and with others around it, to find the smallest number that meets
+//! every objective in the mean.
 
+mod truth;
+
+use self::truth::{Judged, Truth};
 use crate::{cli, sim};
-use simulation::advice::{Effort, Objectives, Outcome, Trial, Verdict};
+use simulation::advice::{Advice, Effort, Objectives, Trial};
 use std::{
     io::{self, Write},
     num::NonZero,
@@ -15,28 +19,10 @@ use std::{
     thread,
 };
 
-/// A share that misses its objective by no more than this is the chance of one run.
+/// A share that misses its objective by no more than this is as good as one that meets it.
 const SHORT: f64 = 0.02;
 /// A number is too large from this share above the smallest on, and more than one phone.
 const ABOVE: f64 = 0.10;
-/// Numbers that are tried to find the smallest.
-const MOST_TRIED: usize = 40;
-
-/// What came of one model in one run.
-struct Row {
-    scenario: String,
-    seed: u64,
-    model: u32,
-    measured: usize,
-    wanted: Option<usize>,
-    verdict: Verdict,
-    /// With what is advised, and with one less.
-    outcomes: [Option<Outcome>; 2],
-    /// The smallest number that meets every objective.
-    smallest: Option<usize>,
-    tried: Vec<(usize, Outcome)>,
-    reasons: Vec<String>,
-}
 
 /// True if nothing is wrong, or nothing was to be checked.
 ///
@@ -54,29 +40,51 @@ pub(crate) fn run(options: &cli::Advise) -> anyhow::Result<bool> {
             if options.phones.is_empty() { vec![trial.clone()] } else { options.phones.iter().map(with).collect() }
         })
         .collect();
-    let mut all_right = true;
     let mut out = io::stdout().lock();
     writeln!(out, "{}", header())?;
-    for rows in in_parallel(&trials, |trial| examine(trial, options)) {
-        for row in rows {
-            all_right &= row.is_right();
-            writeln!(out, "{}", row.line())?;
-            if options.reasons {
-                row.reasons.iter().try_for_each(|reason| writeln!(out, "    {reason}"))?;
-            }
-            if options.plot {
-                write!(out, "{}", row.plot())?;
-            }
+    let mut rows = Vec::new();
+    let mut truths: Vec<Truth> = Vec::new();
+    for advised in in_parallel(&trials, |trial| advise(trial, options)).into_iter().flatten() {
+        let row = Row::new(advised, &mut truths, options);
+        writeln!(out, "{}", row.line())?;
+        if options.reasons {
+            row.advised.advice.reasons.iter().try_for_each(|reason| writeln!(out, "    {reason}"))?;
         }
+        if options.plot {
+            write!(out, "{}", row.plot())?;
+        }
+        out.flush()?;
+        rows.push(row);
     }
-    writeln!(
-        out,
-        "\nright: in time within {:.0} points of each objective, and no more than one phone or {:.0} % above the smallest number that \
-         meets all of them",
-        100.0 * SHORT,
-        100.0 * ABOVE,
-    )?;
-    Ok(all_right || !options.check)
+    write!(out, "{}", summary(&rows, options.draws))?;
+    Ok(!options.check || rows.iter().all(Row::is_right))
+}
+
+/// What was advised on one model in one run, and the work that was left then.
+struct Advised {
+    scenario: String,
+    seed: u64,
+    model: u32,
+    measured: usize,
+    advice: Advice,
+    rest: Trial,
+}
+
+fn advise(trial: &Trial, options: &cli::Advise) -> Vec<Advised> {
+    let (horizon_s, warmup_s) = trial.times_s();
+    let at_s = options.at.unwrap_or(horizon_s);
+    let window_s = options.window.unwrap_or((at_s - warmup_s).max(1.0));
+    let effort = Effort { requests: options.requests, plays: options.plays };
+    let (advised, rest) = trial.advise(at_s, window_s, effort);
+    let of_model = |advised: simulation::advice::Advised| Advised {
+        scenario: trial.name().to_owned(),
+        seed: trial.run(),
+        model: advised.model,
+        measured: trial.phones(advised.model),
+        advice: advised.advice,
+        rest: rest.clone(),
+    };
+    advised.into_iter().map(of_model).collect()
 }
 
 fn in_parallel<T: Sync, R: Send>(items: &[T], act: impl Fn(&T) -> R + Sync) -> Vec<R> {
@@ -100,148 +108,188 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], act: impl Fn(&T) -> R + Sync) -> V
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-fn examine(trial: &Trial, options: &cli::Advise) -> Vec<Row> {
-    let (horizon_s, warmup_s) = trial.times_s();
-    let at_s = options.at.unwrap_or(horizon_s);
-    let window_s = options.window.unwrap_or((at_s - warmup_s).max(1.0));
-    let effort = Effort { requests: options.requests, plays: options.plays };
-    let (advised, rest) = trial.advise(at_s, window_s, effort);
-    let rows = advised.into_iter().map(|advised| {
-        let (model, advice) = (advised.model, advised.advice);
-        let mut truth = Truth { trial: &rest, model, tried: Vec::new() };
-        let smallest = truth.smallest(advice.wanted.unwrap_or_else(|| trial.phones(model)));
-        let outcome = |phones: Option<usize>, truth: &mut Truth<'_>| phones.filter(|n| *n > 0).map(|n| truth.of(n));
-        let outcomes = [
-            outcome(advice.wanted, &mut truth),
-            outcome(advice.wanted.map(|wanted| wanted.saturating_sub(1)), &mut truth),
-        ];
-        if options.plot {
-            for around in smallest.into_iter().chain(advice.wanted) {
-                (around.saturating_sub(3).max(1)..=around + 3).for_each(|phones| {
-                    truth.of(phones);
-                });
-            }
-        }
-        truth.tried.sort_by_key(|(phones, _)| *phones);
-        Row {
-            scenario: trial.name().to_owned(),
-            seed: trial.run(),
-            model,
-            measured: trial.phones(model),
-            wanted: advice.wanted,
-            verdict: advice.verdict,
-            outcomes,
-            smallest,
-            tried: truth.tried,
-            reasons: advice.reasons,
-        }
-    });
-    rows.collect()
+/// What was advised, and the truth about it.
+struct Row {
+    advised: Advised,
+    /// The smallest number that meets every objective.
+    smallest: Option<usize>,
+    /// With what is advised, with one fewer, and with fewer by what counts as too many.
+    outcomes: [Option<Judged>; 3],
+    tried: Vec<(usize, Judged)>,
 }
 
-/// What really comes of how many phones.
-struct Truth<'t> {
-    trial: &'t Trial,
-    model: u32,
-    tried: Vec<(usize, Outcome)>,
-}
-
-impl Truth<'_> {
-    fn of(&mut self, phones: usize) -> Outcome {
-        if let Some((_, known)) = self.tried.iter().find(|(tried, _)| *tried == phones) {
-            return *known;
-        }
-        let outcome = self.trial.with_phones(self.model, phones).outcome(self.model);
-        self.tried.push((phones, outcome));
-        outcome
-    }
-
-    /// The smallest number that meets every objective, from `guess` on; nothing if that is far.
-    fn smallest(&mut self, guess: usize) -> Option<usize> {
-        let mut at = guess.max(1);
-        let meets = self.of(at).met;
-        for _ in 0..MOST_TRIED {
-            if meets {
-                if at == 1 || !self.of(at - 1).met {
-                    return Some(at);
-                }
-                at -= 1;
-            } else {
-                at += 1;
-                if self.of(at).met {
-                    return Some(at);
-                }
-            }
-        }
-        None
-    }
+/// So many more than the smallest number are no mistake.
+fn allowed_above(phones: usize) -> usize {
+    ((ABOVE * phones as f64) as usize).max(1)
 }
 
 fn header() -> String {
     format!(
-        "{:26} {:>4} {:>5}  {:>5} {:>6} {:>8}  {:23} {:23} {}",
-        "scenario", "seed", "model", "had", "wanted", "smallest", "in time with wanted", "with one less", ""
+        "{:22} {:>4} {:>5} {:>5} {:>6} {:>8}  {:30} {:30}",
+        "scenario", "seed", "model", "had", "wanted", "smallest", "in time with wanted, of 100", "with one fewer",
+    )
+}
+
+fn summary(rows: &[Row], draws: u16) -> String {
+    let count = |is_it: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| is_it(row)).count();
+    let with_number = count(&|row| row.advised.advice.wanted.is_some());
+    let fewer = count(&|row| row.outcomes[2].is_some_and(|judged| !judged.met()));
+    format!(
+        "\nright: {} of {}; short: {}; too many: {}. {fewer} of {with_number} need what is advised: with one phone or {:.0} % fewer an \
+         objective is missed.\nright: in time within {:.0} points of each objective, in the mean over {draws} other draws (beside it its \
+         standard error), and no more than one phone or {:.0} % above the smallest number that meets all of them.\n",
+        count(&Row::is_right),
+        rows.len(),
+        count(&Row::is_short),
+        count(&Row::is_too_many),
+        100.0 * ABOVE,
+        100.0 * SHORT,
+        100.0 * ABOVE,
     )
 }
 
 impl Row {
+    fn new(advised: Advised, truths: &mut Vec<Truth>, options: &cli::Advise) -> Self {
+        let (model, wanted) = (advised.model, advised.advice.wanted);
+        let at = truths.iter().position(|truth| truth.is_of(&advised.rest, model)).unwrap_or_else(|| {
+            truths.push(Truth::new(advised.rest.clone(), model, options.draws));
+            truths.len() - 1
+        });
+        let truth = &mut truths[at];
+        let smallest = truth.smallest(wanted.unwrap_or(advised.measured));
+        let fewer = |by: usize| wanted.and_then(|wanted| wanted.checked_sub(by)).filter(|phones| *phones > 0);
+        let outcomes =
+            [fewer(0), fewer(1), fewer(allowed_above(wanted.unwrap_or(0)))].map(|phones| phones.map(|n| truth.of(n)));
+        if options.plot {
+            for around in smallest.into_iter().chain(wanted) {
+                (around.saturating_sub(2).max(1)..=around + 2).for_each(|phones| {
+                    truth.of(phones);
+                });
+            }
+        }
+        Self { tried: truth.tried.clone(), advised, smallest, outcomes }
+    }
+
     fn is_right(&self) -> bool {
-        let (Some(wanted), Some(smallest)) = (self.wanted, self.smallest) else {
-            return self.wanted.is_none() && self.smallest.is_none();
-        };
-        let above = ((ABOVE * smallest as f64) as usize).max(1);
-        let close = self.outcomes[0].is_some_and(|outcome| shortfall(&outcome) <= SHORT);
-        close && wanted <= smallest + above
+        !self.is_short() && !self.is_too_many()
+    }
+
+    /// An objective is missed with what is advised, or would be met by a number and none is advised.
+    fn is_short(&self) -> bool {
+        match self.outcomes[0] {
+            Some(judged) => judged.shortfall() > SHORT,
+            None => self.smallest.is_some(),
+        }
+    }
+
+    fn is_too_many(&self) -> bool {
+        let Some(wanted) = self.advised.advice.wanted else { return false };
+        self.smallest.is_some_and(|smallest| wanted > smallest + allowed_above(smallest))
     }
 
     fn line(&self) -> String {
         let number = |number: Option<usize>| number.map_or("-".to_owned(), |number| number.to_string());
-        let shares = |outcome: Option<Outcome>| outcome.map_or(String::new(), |outcome| shares(&outcome));
-        let right = match (self.is_right(), self.wanted) {
-            (true, None) => "right: no number does",
-            (true, _) => "right",
-            (false, _) => "WRONG",
+        let shares = |judged: Option<Judged>| judged.map_or(String::new(), |judged| shares(&judged));
+        let right = match (self.is_short(), self.is_too_many(), self.advised.advice.wanted) {
+            (true, ..) => "SHORT",
+            (_, true, _) => "TOO MANY",
+            (.., None) => "right: no number does",
+            _ => "right",
         };
         format!(
-            "{:26} {:>4} {:>5}  {:>5} {:>6} {:>8}  {:23} {:23} {} ({})",
-            self.scenario,
-            self.seed,
-            self.model,
-            self.measured,
-            number(self.wanted),
+            "{:22} {:>4} {:>5} {:>5} {:>6} {:>8}  {:30} {:30} {right} ({})",
+            self.advised.scenario,
+            self.advised.seed,
+            self.advised.model,
+            self.advised.measured,
+            number(self.advised.advice.wanted),
             number(self.smallest),
             shares(self.outcomes[0]),
             shares(self.outcomes[1]),
-            right,
-            self.verdict.name(),
+            self.advised.advice.verdict.name(),
         )
     }
 
-    /// What is in time with how many phones, the worst class as a bar.
+    /// What is in time with how many phones, the worst class as a bar; and what the advice believed.
     fn plot(&self) -> String {
         const WIDTH: f64 = 50.0;
-        let lines = self.tried.iter().map(|(phones, outcome)| {
-            let worst = outcome.attained.iter().flatten().copied().fold(1.0, f64::min);
+        let believed = |phones: usize| {
+            let tried = self.advised.advice.tried.iter().find(|(tried, _)| *tried == phones);
+            tried.map_or(String::new(), |(_, outcome)| {
+                let shares = outcome.attained.map(|share| share.map(|share| (share, 0.0)));
+                format!("believed {}", self::shares(&Judged { shares }))
+            })
+        };
+        let lines = self.tried.iter().map(|(phones, judged)| {
+            let worst = judged.shares.iter().flatten().map(|(mean, _)| *mean).fold(1.0, f64::min);
             let bar = "█".repeat((WIDTH * worst) as usize);
-            let mark = if self.wanted == Some(*phones) { "← wanted" } else { "" };
-            let met = if outcome.met { '+' } else { ' ' };
-            format!("    {phones:>5} {met} {bar:50} {} {mark}\n", shares(outcome))
+            let mark = if self.advised.advice.wanted == Some(*phones) { "← wanted" } else { "" };
+            let met = if judged.met() { '+' } else { ' ' };
+            format!("    {phones:>5} {met} {bar:50} {:30} {mark:8} {}\n", shares(judged), believed(*phones))
         });
         lines.collect()
     }
 }
 
-/// How far the worst class is from its objective.
-fn shortfall(outcome: &Outcome) -> f64 {
-    let objectives = Objectives::default();
-    let wanted = [objectives.interactive.share, objectives.standard.share, 1.0];
-    let short = outcome.attained.iter().zip(wanted).filter_map(|(share, wanted)| Some(wanted - (*share)?));
-    short.fold(0.0, f64::max)
+/// `i 95.1±0.3 s 99.9±0.1`.
+fn shares(judged: &Judged) -> String {
+    let shares = judged.shares.iter().zip(["i", "s", "b"]);
+    let shown: Vec<String> = shares
+        .filter_map(|(share, name)| {
+            let (mean, error) = (*share)?;
+            let error = if error > 0.0 { format!("±{:.1}", 100.0 * error) } else { String::new() };
+            Some(format!("{name} {:.1}{error}", 100.0 * mean))
+        })
+        .collect();
+    shown.join(" ")
 }
 
-fn shares(outcome: &Outcome) -> String {
-    let shares = outcome.attained.iter().zip(["i", "s", "b"]);
-    let shown: Vec<String> =
-        shares.filter_map(|(share, name)| Some(format!("{name} {:.1}%", 100.0 * (*share)?))).collect();
-    shown.join(" ")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Guards on phones that are alike and stay: more or fewer phones make all the difference, chance makes little.
+    const GUARDS: &str = r#"{
+      "name": "guards", "seed": 11, "horizon_s": 120.0, "warmup_s": 30.0,
+      "model": {"name": "small", "p0": 500.0, "c": 3.54e-7, "d1": 40.0, "kappa": 20000.0, "beta": 0.304},
+      "detect_s": 15.0, "ovh_s": 0.1,
+      "phones": {"classes": [{"name": "phone", "count": 9, "s": 1.0, "q": 1.0, "slots": 1}], "jitter": 0.05},
+      "classes": [{
+        "name": "guard", "band": 0, "arrivals": {"type": "poisson", "rate": 6.0}, "keys": [{"name": "g", "weight": 1}],
+        "templates": [{"tokens": 120, "weight": 1}], "suffix": {"dist": "uniform", "min": 40, "max": 250},
+        "out": {"dist": "uniform", "min": 1, "max": 20}
+      }]
+    }"#;
+
+    #[test]
+    fn advice_is_right_and_would_be_wrong_by_a_third() {
+        let scenario = simulation::scenario::Scenario::from_json(GUARDS).expect("a scenario");
+        let trial = Trial::new(&scenario, 0, Objectives::default());
+        let options = cli::Advise {
+            scenarios: Vec::new(),
+            phones: Vec::new(),
+            seeds: Vec::new(),
+            at: None,
+            window: None,
+            requests: 400,
+            plays: 8,
+            draws: 2,
+            plot: false,
+            reasons: false,
+            check: true,
+        };
+        let mut truths = Vec::new();
+        let mut row = |factor: f64| {
+            let mut advised = advise(&trial, &options).remove(0);
+            advised.advice.wanted = advised.advice.wanted.map(|wanted| (factor * wanted as f64).round() as usize);
+            Row::new(advised, &mut truths, &options)
+        };
+        let right = row(1.0);
+        assert!(right.is_right(), "{}{}", right.line(), right.plot());
+        assert!(right.advised.advice.wanted >= Some(5), "a third is more than one phone: {}", right.line());
+        for factor in [0.7, 1.3] {
+            let wrong = row(factor);
+            assert!(!wrong.is_right(), "{factor}: {}{}", wrong.line(), wrong.plot());
+        }
+    }
 }

@@ -1,13 +1,18 @@
 //! How many phones each model should have, and why.
 
+use std::collections::BTreeMap;
+
 use axum::{Json, extract::State};
-use scheduler::Class;
+use scheduler::{Class, ModelId};
 use serde::Serialize;
-use simulation::advice::{Advice, ClassAdvice, KindAdvice};
+use simulation::advice::{ClassAdvice, KindAdvice, Outcome};
 use utoipa::ToSchema;
 
 use super::{AppState, Shared, explain::seconds};
-use crate::capacity::{Looked, ModelAdvice};
+use crate::{
+    capacity::{Looked, ModelAdvice},
+    clock,
+};
 
 /// Capacity advice, by model.
 #[derive(Serialize, ToSchema)]
@@ -16,6 +21,8 @@ pub(super) struct AdviceList {
     object: &'static str,
     /// When it was made, in seconds since 1970; null before the first look.
     at: Option<u64>,
+    /// How long ago that was, in seconds; null in the live feed, which says `at`. Phones are counted when asked.
+    age_s: Option<u64>,
     /// Seconds that it looks back.
     window_s: f64,
     /// In the order of the models' names.
@@ -39,9 +46,9 @@ pub(super) struct AdviceView {
     wanted: Option<usize>,
     /// `wanted` less the phones that there are: above 0, add so many; null as above.
     change: Option<i64>,
-    /// What the last look alone wanted.
+    /// What the last look alone wanted; `kinds` and the shares are its own, `verdict`, `change` and the sentences speak of `wanted`.
     wanted_last_look: Option<usize>,
-    /// Ways to get there; empty unless more are wanted.
+    /// Ways to get there; empty unless more are wanted, and while they were found for another number than `wanted`.
     kinds: Vec<KindView>,
     /// `interactive`, `standard`, `batch`.
     classes: Vec<ClassView>,
@@ -98,7 +105,8 @@ pub(super) struct ClassView {
     slot_s: Option<f64>,
     /// Phones in the middle that it keeps busy, one request at a time, shared beginnings of prompts cached.
     load_phones: f64,
-    /// What would be in time with the phones that are wanted, as `attained`; of batches, lines done over lines due.
+    /// What would be in time with the phones that are wanted, as `attained`; of batches, lines done over lines due. Null if the last
+    /// look did not try that number.
     with_wanted: Option<f64>,
     /// No number of these phones meets the objective: only this share would be in time on an idle one. Null where it can be met.
     at_best: Option<f64>,
@@ -134,7 +142,7 @@ fn share(share: f64) -> f64 {
 }
 
 impl ClassView {
-    fn new(class: &ClassAdvice) -> Self {
+    fn new(class: &ClassAdvice, with_wanted: Option<&Outcome>) -> Self {
         let rate = |rate: f64| (rate * 1e4).round() / 1e4;
         Self {
             class: class.class.name(),
@@ -147,7 +155,7 @@ impl ClassView {
             peak_arrivals_per_s: rate(class.arrivals_per_s.1),
             slot_s: class.slot_s.and_then(seconds),
             load_phones: rate(class.load),
-            with_wanted: class.with_wanted.map(share),
+            with_wanted: with_wanted.and_then(|outcome| outcome.attained[class.class as usize]).map(share),
             at_best: class.at_best.map(share),
         }
     }
@@ -162,9 +170,9 @@ impl KindView {
 }
 
 impl AdviceView {
-    fn new(stands: &ModelAdvice) -> Self {
-        let ModelAdvice { model, advice, wanted } = stands;
-        let Advice { now: (phones, slots), .. } = *advice;
+    /// As things are now, with so many phones and slots.
+    fn new(stands: &ModelAdvice, (phones, slots): (usize, usize)) -> Self {
+        let ModelAdvice { model, advice, wanted, .. } = stands;
         let of = |attained: &[Option<f64>; 3], class: Class| attained[class as usize].map(share);
         let tried = advice.tried.iter().map(|(phones, outcome)| TriedView {
             phones: *phones,
@@ -173,29 +181,32 @@ impl AdviceView {
             standard: of(&outcome.attained, Class::Standard),
             batch: of(&outcome.attained, Class::Batch),
         });
+        let with_wanted = wanted.and_then(|wanted| advice.outcome(wanted));
         Self {
             model: model.to_string(),
-            verdict: stands.verdict().name(),
+            verdict: stands.verdict(phones).name(),
             confidence: advice.confidence.name(),
             now: PhonesView { phones, slots },
             wanted: *wanted,
             change: wanted.map(|wanted| wanted as i64 - phones as i64),
             wanted_last_look: advice.wanted,
-            kinds: advice.kinds.iter().map(KindView::new).collect(),
-            classes: advice.classes.iter().map(ClassView::new).collect(),
+            kinds: advice.kinds_for(*wanted, phones).iter().map(KindView::new).collect(),
+            classes: advice.classes.iter().map(|class| ClassView::new(class, with_wanted)).collect(),
             tried: tried.collect(),
-            reasons: advice.reasons.clone(),
+            reasons: advice.reasons.iter().cloned().chain(advice.conclusion(*wanted, phones)).collect(),
         }
     }
 }
 
 impl AdviceList {
-    fn new(looked: &Looked) -> Self {
+    fn new(looked: &Looked, there: &BTreeMap<ModelId, (usize, usize)>, now: u64) -> Self {
+        let there = |model: ModelId| there.get(&model).copied().unwrap_or_default();
         Self {
             object: "list",
             at: looked.at,
+            age_s: looked.at.map(|at| now.saturating_sub(at)),
             window_s: looked.window.as_secs_f64(),
-            data: looked.models.iter().map(AdviceView::new).collect(),
+            data: looked.models.iter().map(|model| AdviceView::new(model, there(model.id))).collect(),
         }
     }
 }
@@ -207,7 +218,55 @@ pub(super) async fn show(State(shared): State<Shared>) -> Json<AdviceList> {
     Json(list(&shared.app))
 }
 
-/// The same, for the live feed.
-pub(super) fn list(app: &AppState) -> AdviceList {
-    AdviceList::new(&app.adviser.looked())
+/// The same, for the live feed: without what differs every second.
+pub(super) fn fed(app: &AppState) -> AdviceList {
+    AdviceList { age_s: None, ..list(app) }
+}
+
+fn list(app: &AppState) -> AdviceList {
+    AdviceList::new(&app.adviser.looked(), &app.dispatcher.there(), clock::unix().as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use simulation::advice::{Advice, Confidence, Verdict};
+
+    use super::*;
+
+    /// A look that wanted 18 while 6 phones were there; 8 stand.
+    fn looked() -> Looked {
+        let kind = KindAdvice { kind: "typical", phones: 12, slots: 1, rates: (100.0, 10.0) };
+        let tried = Outcome { attained: [Some(0.97), None, None], met: true };
+        let advice = Advice {
+            now: (6, 6),
+            wanted: Some(18),
+            least: Some(18),
+            verdict: Verdict::More,
+            confidence: Confidence::Good,
+            kinds: vec![kind],
+            peak: 1.0,
+            classes: Vec::new(),
+            tried: vec![(18, tried)],
+            reasons: vec!["interactive: late.".to_owned()],
+        };
+        let model = ModelAdvice { id: ModelId(1), model: "small".into(), advice, wanted: Some(8) };
+        Looked { at: Some(100), window: Duration::from_secs(3600), models: vec![model] }
+    }
+
+    #[test]
+    fn everything_that_is_shown_speaks_of_the_number_that_stands_and_the_phones_of_now() {
+        let there = |phones| BTreeMap::from([(ModelId(1), (phones, phones))]);
+        let shown = |phones| AdviceList::new(&looked(), &there(phones), 160);
+        let list = shown(6);
+        let one = &list.data[0];
+        assert_eq!((list.age_s, one.verdict, one.wanted, one.change), (Some(60), "more", Some(8), Some(2)));
+        assert!(one.kinds.is_empty(), "twelve more are not what stands");
+        let said = one.reasons.join(" ");
+        assert!(said.contains("needed: 8; there are 6."), "{said}");
+        assert!(said.contains("The last look wants 18; that stands when a second look agrees."), "{said}");
+        let one = &shown(8).data[0];
+        assert_eq!((one.verdict, one.now.phones, one.change), ("enough", 8, Some(0)), "two phones have come since");
+    }
 }

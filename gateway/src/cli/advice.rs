@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{
     client::{AdminClient, CliError, Common},
+    replicas::length,
     table::{Align, Table, cell, print_json, printable},
 };
 
@@ -82,6 +83,7 @@ fn write(answer: &Value, model: Option<&str>, out: &mut dyn Write) -> io::Result
         ]);
     }
     table.write(out)?;
+    writeln!(out, "\n{}", looked(answer))?;
     for one in models {
         writeln!(out, "\n{}", cell(one, "model"))?;
         for reason in one["reasons"].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -89,6 +91,12 @@ fn write(answer: &Value, model: Option<&str>, out: &mut dyn Write) -> io::Result
         }
     }
     Ok(())
+}
+
+/// `Worked out 12s ago, from the requests of the last 1h00m.`
+fn looked(answer: &Value) -> String {
+    let [age, window] = ["age_s", "window_s"].map(|key| length(answer[key].as_f64().unwrap_or(0.0)));
+    format!("Worked out {age} ago, from the requests of the last {window}; phones are counted now.")
 }
 
 fn change(one: &Value) -> String {
@@ -126,9 +134,10 @@ mod tests {
             "classes": [class("interactive", 0.871), class("standard", 1.0), {"class": "batch", "attained": null, "objective": null}],
             "reasons": ["5 phones like these are needed\u{1b}[2J."],
         });
-        let text = written(&json!({"at": 7, "data": [one]}), None);
+        let text = written(&json!({"at": 7, "age_s": 75, "window_s": 3600.0, "data": [one]}), None);
         let row: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
         assert_eq!(row[..6], ["small", "3", "6", "5", "+2", "more"], "{text}");
+        assert!(text.contains("Worked out 1m15s ago, from the requests of the last 1h00m;"), "{text}");
         assert!(text.contains("interactive 87 % of 95 %, standard 100 % of 95 %"), "{text}");
         assert!(text.contains("\n  5 phones like these are needed\\u{1b}[2J.\n"), "{text}");
     }

@@ -127,6 +127,11 @@ impl Dispatcher {
         self.lock().scheduler.usage(window.as_secs_f64(), clock::now())
     }
 
+    /// Replicas of each model that serve, or did and are away for now; and their slots.
+    pub fn there(&self) -> BTreeMap<ModelId, (usize, usize)> {
+        self.lock().scheduler.there()
+    }
+
     /// The state of one replica.
     pub fn replica(&self, replica: ReplicaId) -> Option<ReplicaView> {
         self.lock().scheduler.replica(replica, clock::now())

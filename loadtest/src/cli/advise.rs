@@ -9,8 +9,8 @@ Examples:
   What would be advised after this, and is it right? With 6 phones measured, in three runs:
     loadtest advise scenarios/sim/advice-guards.json --phones 6 --seeds 0-2
 
-  Does the advice hold everywhere? Fails where a number misses an objective, or is far too large:
-    loadtest advise scenarios/sim/advice-*.json --seeds 0-2 --check
+  Does the advice hold? Fails where a number misses an objective, or is far too large:
+    loadtest advise scenarios/sim/advice-alike.json scenarios/sim/advice-batch.json --seeds 5-9 --check
 
 Exit codes: 0 played (and, with --check, all right), 1 not, 64 usage.";
 
@@ -38,12 +38,16 @@ pub(crate) struct Advise {
     pub(crate) window: Option<f64>,
 
     /// Requests of the stretch that is played again.
-    #[arg(long, value_name = "N", default_value_t = 1500)]
+    #[arg(long, value_name = "N", default_value_t = 3000)]
     pub(crate) requests: usize,
 
     /// Plays at most.
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) plays: u32,
+
+    /// Other draws of the scenario that judge what is advised.
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) draws: u16,
 
     /// Plot what is attained with how many phones.
     #[arg(long)]

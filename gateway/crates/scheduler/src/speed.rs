@@ -66,6 +66,12 @@ impl Speeds {
         (self.prefill.at(now, typical.0), self.decode.at(now, typical.1))
     }
 
+    /// The same in the mean of the last hour.
+    pub(crate) fn mean(&self, now: Timestamp, typical: (f64, f64)) -> (f64, f64) {
+        let at = self.at(now, typical);
+        (self.prefill.mean(now).unwrap_or(at.0), self.decode.mean(now).unwrap_or(at.1))
+    }
+
     /// Typical requests per second on an idle replica as measured: one number to compare replicas by. `None` until then.
     pub(crate) fn overall(&self) -> Option<f64> {
         overall(self.prefill.measured(), self.decode.measured())

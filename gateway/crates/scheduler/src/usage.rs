@@ -5,7 +5,7 @@
 //! and on what prompts share, so the requests themselves are kept, the newest of each model: sizes as replicas counted them,
 //! and the fingerprints of prompts, which are shared with whoever else holds them. Older peaks are kept as counts.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
     event::{Class, Timings},
@@ -113,7 +113,8 @@ pub struct Measured {
     pub away: bool,
     /// Slots it has.
     pub slots: u16,
-    /// Tokens per second of one request alone on an empty context: reading, writing. Measured, else stated or typical.
+    /// Tokens per second of one request alone on an empty context: reading, writing. The mean of the last hour where it was measured,
+    /// else stated or typical.
     pub rates: Option<(f64, f64)>,
     /// The rates are measured.
     pub measured: bool,
@@ -121,6 +122,13 @@ pub struct Measured {
     pub cache: f64,
     /// Models it serves.
     pub models: u16,
+}
+
+impl Measured {
+    /// It serves, or did and is away for now.
+    pub const fn is_there(&self) -> bool {
+        self.serves || self.away
+    }
 }
 
 /// How a model slows down with context and with company, as learned.
@@ -226,6 +234,17 @@ impl Scheduler {
         models.into_iter().map(|model| self.usage_of(model, window_s, now)).collect()
     }
 
+    /// Replicas of each model that are there now, as in [`Measured::is_there`], and their slots.
+    pub fn there(&self) -> BTreeMap<ModelId, (usize, usize)> {
+        let count = |pool: &crate::model_pool::ModelPool| {
+            let members = pool.members.iter().filter_map(|id| self.pool.replicas.get(id));
+            let there =
+                members.filter(|replica| replica.standing() == Standing::Serving || replica.down_since.is_some());
+            there.fold((0, 0), |(count, slots), replica| (count + 1, slots + usize::from(replica.spec.slots)))
+        };
+        self.pool.models.iter().map(|(model, pool)| (*model, count(pool))).collect()
+    }
+
     fn usage_of(&self, model: ModelId, window_s: f64, now: Timestamp) -> Usage {
         let window = (window_s.max(0.0) * 1e9) as u64;
         let start = Timestamp(now.0.saturating_sub(window));
@@ -252,7 +271,7 @@ impl Scheduler {
                 serves: standing == Standing::Serving,
                 away: replica.down_since.is_some(),
                 slots: replica.spec.slots,
-                rates: typical.map(|typical| replica.speeds.at(now, typical)),
+                rates: typical.map(|typical| replica.speeds.mean(now, typical)),
                 measured: known,
                 cache: replica.slots.yield_(),
                 models: u16::try_from(replica.spec.models.len()).unwrap_or(u16::MAX),

@@ -14,14 +14,14 @@ mod trace;
 mod trial;
 mod words;
 
+use crate::scenario::Churn;
 use scheduler::{Asked, Class, Fate, Measured, Span, Usage};
 
+use self::{rehearsal::Rehearsal, search::Search};
 pub use self::{
-    rehearsal::Outcome,
     steady::Steady,
     trial::{Advised, Trial},
 };
-use self::{rehearsal::Rehearsal, search::Search};
 
 /// Requests below which nothing is advised.
 pub const FEWEST_REQUESTS: usize = 20;
@@ -31,8 +31,8 @@ const MANY_REQUESTS: usize = 200;
 const MOST_DOUBT: f64 = 0.25;
 /// Phones of one kind differ in speed by less than this factor.
 const KIND_WIDTH: f64 = 1.5;
-/// Requests that a phone must be asked for at least, for a stretch to say something about a pool.
-const REQUESTS_PER_PHONE: usize = 20;
+/// Requests that a phone must be asked for at least, for a play to say something about a pool.
+const REQUESTS_PER_PHONE: usize = 40;
 
 /// What the requests of a class are promised.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,6 +41,16 @@ pub struct Objective {
     pub ttft_s: f64,
     /// Share of the requests that it holds for, from 0 to 1.
     pub share: f64,
+}
+
+/// What came of so many phones.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// By class as in [`Class::ALL`]: the share of requests that met their objective, where there are any; of lines of batches,
+    /// those that were done in time over those that had to be.
+    pub attained: [Option<f64>; Class::ALL.len()],
+    /// Every objective was met.
+    pub met: bool,
 }
 
 /// What is promised. Lines of batches are to be done by their batch's deadline, all of them.
@@ -85,7 +95,7 @@ pub struct Backlog {
 /// What a piece of advice may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Requests of a stretch that is played.
+    /// Requests of one play, with those of its beginning, which do not count.
     pub requests: usize,
     /// Plays.
     pub plays: u32,
@@ -93,7 +103,7 @@ pub struct Effort {
 
 impl Default for Effort {
     fn default() -> Self {
-        Self { requests: 1500, plays: 16 }
+        Self { requests: 3000, plays: 16 }
     }
 }
 
@@ -196,8 +206,6 @@ pub struct ClassAdvice {
     pub slot_s: Option<f64>,
     /// What the class takes of the pool: phones' time per second.
     pub load: f64,
-    /// The share that would meet the objective with the phones that are wanted; of batches, lines done in time over lines due.
-    pub with_wanted: Option<f64>,
     /// The objective can't be met by these phones, however many: this share of the requests could be in time on an idle phone.
     pub at_best: Option<f64>,
 }
@@ -209,7 +217,7 @@ pub struct Advice {
     pub now: (usize, usize),
     /// Phones that there should be, of the kinds that there are. `None`: nothing can be said.
     pub wanted: Option<usize>,
-    /// Fewer than this do not meet the objectives in the busiest minutes of the window.
+    /// Fewer than this do not meet the objectives when as much comes as well may.
     pub least: Option<usize>,
     /// What follows.
     pub verdict: Verdict,
@@ -223,8 +231,27 @@ pub struct Advice {
     pub classes: Vec<ClassAdvice>,
     /// Numbers of phones that were tried, and what came of it; in their order.
     pub tried: Vec<(usize, Outcome)>,
-    /// Why, in sentences.
+    /// Why, in sentences; [`Advice::conclusion`] is the last of them.
     pub reasons: Vec<String>,
+}
+
+impl Advice {
+    /// The end of the reasons, in sentences: what follows from the number that stands, `stands` (of this and earlier pieces of advice:
+    /// [`Steady`]), when `now` phones are there.
+    pub fn conclusion(&self, stands: Option<usize>, now: usize) -> Vec<String> {
+        words::conclusion(self, stands, now)
+    }
+
+    /// Ways to get to the number that stands from the phones that are there: those that were found, if they were found for these
+    /// two numbers.
+    pub fn kinds_for(&self, stands: Option<usize>, now: usize) -> &[KindAdvice] {
+        if stands == self.wanted && now == self.now.0 { &self.kinds } else { &[] }
+    }
+
+    /// What would come of so many phones, if that was tried.
+    pub fn outcome(&self, phones: usize) -> Option<&Outcome> {
+        self.tried.iter().find(|(tried, _)| *tried == phones).map(|(_, outcome)| outcome)
+    }
 }
 
 /// Advises on one model.
@@ -267,12 +294,12 @@ pub fn advise(question: &Question<'_>) -> Advice {
         return advice;
     }
     let load: f64 = advice.classes.iter().map(|class| class.load).sum();
-    let mut search = Search::new(&rehearsal, &phones, load / up(usage), question.effort.plays);
+    let mut search = Search::new(&rehearsal, question.objectives, &phones, load / up(usage), question.effort.plays);
     let found = search.fewest(question.last.unwrap_or(phones.len()));
     let hurry = hurry(usage, rehearsal.trace.length_s);
     let least = found.filter(|found| *found < phones.len()).and_then(|found| {
         search
-            .fewest_at_peak(found, hurry * (1.0 + doubt(usage, rehearsal.trace.requests.len())))
+            .fewest_in_a_hurry(found, hurry * (1.0 + doubt(usage, rehearsal.trace.requests.len())))
             .map(|least| least.max(found))
     });
     let unattainable = advice.classes.iter().any(|class| class.at_best.is_some());
@@ -291,10 +318,8 @@ pub fn advise(question: &Question<'_>) -> Advice {
     let guessed = !phones.iter().any(|phone| phone.measured);
     advice.confidence = if search.cut_short || guessed { Confidence::Low } else { trust(seen) };
     if let Some(wanted) = advice.wanted {
-        let outcome = search.outcome(wanted);
-        for (class, share) in advice.classes.iter_mut().zip(outcome.map_or([None; 3], |outcome| outcome.attained)) {
-            class.with_wanted = share;
-        }
+        // What would be in time is shown.
+        search.try_(wanted);
         if wanted > phones.len() {
             advice.kinds = kinds(&phones, wanted, &mut search);
         }
@@ -309,10 +334,10 @@ fn trust(requests: usize) -> Confidence {
     if requests >= MANY_REQUESTS { Confidence::Good } else { Confidence::Low }
 }
 
-/// Phones that serve, or did and are away; the slowest first.
+/// Phones that are there; the slowest first.
 fn there(usage: &Usage) -> Vec<Measured> {
     let mut phones: Vec<Measured> =
-        usage.replicas.iter().copied().filter(|phone| (phone.serves || phone.away) && phone.rates.is_some()).collect();
+        usage.replicas.iter().copied().filter(|phone| phone.is_there() && phone.rates.is_some()).collect();
     phones.sort_by(|a, b| speed(a).total_cmp(&speed(b)).then(a.replica.cmp(&b.replica)));
     phones
 }
@@ -332,10 +357,22 @@ fn alike(phones: &[Measured], count: usize) -> Vec<Measured> {
     (0..count).filter_map(|number| phones.get(at(number))).copied().collect()
 }
 
+/// How long phones last and stay away, in the mean; `None` if none ever went away.
+///
+/// A dozen absences say how long absences are to a third. Of two mistakes that is the worse which leaves every client short, so
+/// they are taken to be longer by their standard error: that of the mean of so many exponential times.
+fn churn(usage: &Usage) -> Option<Churn> {
+    let lives = &usage.lives;
+    let longer = 1.0 + 1.0 / lives.deaths.max(1.0).sqrt();
+    (lives.deaths > 0.0).then(|| Churn {
+        mean_up_s: (lives.up_s / lives.deaths).max(1.0),
+        mean_down_s: (longer * lives.down_s / lives.deaths).max(0.1),
+    })
+}
+
 /// The share of time that phones are up.
 fn up(usage: &Usage) -> f64 {
-    let lives = &usage.lives;
-    if lives.deaths > 0.0 && lives.up_s > 0.0 { (lives.up_s / (lives.up_s + lives.down_s)).max(0.05) } else { 1.0 }
+    churn(usage).map_or(1.0, |churn| (churn.mean_up_s / (churn.mean_up_s + churn.mean_down_s)).max(0.05))
 }
 
 /// How many times as much came in the busiest five minutes of the window as in the busiest of the last `length_s` seconds, which are
@@ -403,7 +440,6 @@ fn measured(question: &Question<'_>, class: Class) -> ClassAdvice {
         arrivals_per_s: (mean, counts.fold(mean, f64::max)),
         slot_s: (ended > 0).then(|| slot_s / f64::from(ended)),
         load: 0.0,
-        with_wanted: None,
         at_best: None,
     }
 }
@@ -424,7 +460,7 @@ fn in_time(asked: &Asked, ttft_s: f64, usage: &Usage) -> Option<bool> {
 /// What a class takes: seconds of a phone in the middle per second, each request alone and warm.
 fn load(rehearsal: &Rehearsal<'_>, class: Class, reference: (f64, f64)) -> f64 {
     if class == Class::Batch && rehearsal.counts[class as usize] {
-        return rehearsal.lines_per_s() * rehearsal.line_s(reference);
+        return rehearsal.lines_per_s() * rehearsal.line_s();
     }
     let requests = rehearsal.trace.requests.iter().filter(|request| request.class == class as usize);
     // A sum of nothing is -0.

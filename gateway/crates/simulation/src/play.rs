@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use scheduler::{Rates, Usage};
 
-pub(crate) use self::core::rehearse;
+pub(crate) use self::core::{rehearse, serve};
 use self::{beliefs::Beliefs, ending::Ending, others::Way, player::Kind};
 pub use self::{
     figures::{ClassFigures, KeyFigures, Played, WasteShares},

@@ -26,7 +26,7 @@ pub type Range = [f64; 2];
 pub type Ranges = BTreeMap<String, BTreeMap<String, BTreeMap<String, Range>>>;
 
 /// A scenario, as its file says. Times are seconds.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// Short name, for tables and file names.
@@ -76,7 +76,7 @@ pub struct Scenario {
 }
 
 /// The speed of the model on the reference phone; see [`ModelSpeed`].
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
     /// What it is called.
@@ -113,7 +113,7 @@ impl Model {
 }
 
 /// The phones.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Phones {
     /// The kinds of phones.
@@ -126,7 +126,7 @@ pub struct Phones {
 }
 
 /// One kind of phone.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PhoneClass {
     /// What it is called.
@@ -148,7 +148,7 @@ pub struct PhoneClass {
 }
 
 /// How phones come and go: exponential times.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Churn {
     /// Mean time up.
@@ -174,7 +174,7 @@ impl Default for Continuation {
 }
 
 /// Phases of lower speed: heat, another app. Exponential times.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlowPhase {
     /// Mean time between the phases.
@@ -186,7 +186,7 @@ pub struct SlowPhase {
 }
 
 /// One kind of work.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Class {
     /// What it is called.
@@ -238,7 +238,7 @@ impl Class {
 }
 
 /// When the requests of a class arrive. Rates are per second.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Arrivals {
     /// Independently of each other.
@@ -277,7 +277,7 @@ pub struct Template {
 }
 
 /// An API key.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
     /// What it is called.

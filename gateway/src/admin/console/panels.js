@@ -197,13 +197,17 @@ export function drawCost({ cost }) {
 const WANTED = { more: "more phones", fewer: "fewer would do", enough: "enough", unattainable: "out of reach" };
 
 /** What is wanted of a model, in one line. */
-function wantedOf({ verdict, now, wanted, kinds, confidence }) {
+function wantedOf({ verdict, now, wanted, wanted_last_look: last, kinds, confidence }) {
   const ways = (kinds ?? []).map((kind) => `${number(kind.phones)} ${kind.kind} more`).join(" or ");
-  return [`${own(WANTED, verdict) ?? String(verdict)}: ${number(now?.phones)} now, ${number(wanted)} wanted`, ways, confidence === "low" ? "few requests to judge by" : ""]
+  const differs = Number.isFinite(last) && last !== wanted ? `the last look alone wants ${number(last)}` : "";
+  return [`${own(WANTED, verdict) ?? String(verdict)}: ${number(now?.phones)} now, ${number(wanted)} wanted`, ways, differs, confidence === "low" ? "few requests to judge by" : ""]
     .filter(Boolean).join("; ");
 }
 
-export function drawAdvice({ advice }) {
+/** When the advice was worked out: it grows old where looks fail or take long. */
+const adviceAt = moment();
+
+export function drawAdvice({ advice }, now) {
   const models = (advice?.data ?? []).filter((one) => one.verdict !== "unknown").slice(0, 12);
   const card = byId("advice");
   card.hidden = models.length === 0;
@@ -216,5 +220,6 @@ export function drawAdvice({ advice }) {
     why.hidden = reasons.length === 0;
     keyed(why.lastElementChild, reasons, (reason) => reason, () => h("li", {}), setText);
   });
-  setText(card.querySelector(".note"), models.length ? `From the requests of the last ${length(advice.window_s)}.` : "");
+  setMoment(adviceAt, advice?.at, now);
+  card.querySelector(".note").replaceChildren(...(models.length ? [`From the requests of the last ${length(advice.window_s)}, looked at `, adviceAt, "."] : []));
 }

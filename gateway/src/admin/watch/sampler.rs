@@ -33,7 +33,7 @@ struct Body {
 /// Bodies that change slowly.
 const BODIES: [Body; 5] = [
     Body { name: "batches", every: 5, body: |app| json(&batches(app)) },
-    Body { name: "advice", every: 10, body: |app| json(&advice::list(app)) },
+    Body { name: "advice", every: 10, body: |app| json(&advice::fed(app)) },
     Body { name: "cost", every: 10, body: |app| json(&CostView::of_a_day(&app.telemetry)) },
     Body { name: "deployments", every: 30, body: |app| json(&DeploymentList::now(app)) },
     Body { name: "registration", every: 1, body: |app| json(&RegistrationNow::new(&app.registrar)) },

@@ -267,10 +267,10 @@ def healthy(n=100):
     scene = Scene(replicas, batches=BATCHES, queued=0)
     scene.cost = {"object": "cost", "window": "24h", "from": 0, "to": 86400, "replicas": {"priced": n, "unpriced": 0}, "per_day": 8.0, "total": 7.9, "used": 4.4, "wasted": 0.3,
                   "idle": 3.2, "per_request": {"total": 0.0004}, "per_million_tokens": {"total": 0.21}}
-    scene.advice = {"window_s": 3600, "data": [
+    scene.advice = {"at": time.time() - 75, "age_s": None, "window_s": 3600, "data": [
         {"model": "qwen3.5-9b", "verdict": "more", "confidence": "good", "now": {"phones": 33, "slots": 33}, "wanted": 41, "kinds": [{"kind": "typical", "phones": 8}],
          "reasons": ["88 % of interactive requests had their first token within 2 s, 95 % are promised"]},
-        {"model": "qwen3.5-4b", "verdict": "enough", "confidence": "good", "now": {"phones": 33, "slots": 66}, "wanted": 30, "kinds": [], "reasons": []}]}
+        {"model": "qwen3.5-4b", "verdict": "enough", "confidence": "good", "now": {"phones": 33, "slots": 66}, "wanted": 33, "wanted_last_look": 30, "kinds": [], "reasons": []}]}
     now = time.time()
     scene.deployments = {"data": [
         {"deployment": "Acurast:5Grw…:4711", "replicas": [f"phone-{n}" for n in range(24)], "slots": 56, "ends_at": now + 15000, "ends_in_s": 15000, "cost_acu_per_day": 1.9, "share_of_ready_slots": 0.24},

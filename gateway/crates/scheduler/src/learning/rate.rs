@@ -5,13 +5,17 @@
 //! samples, and keeps out what is none.
 
 use super::{
-    positive,
+    Decayed, positive,
     trend::{BOUND_WEIGHT, Trend, remaining},
 };
 use crate::time::Timestamp;
 
 /// A prior is worth less than half of a whole sample: it says what such phones do, not what this one does.
 const PRIOR_WORTH: f64 = 0.4;
+/// The time that [`Rate::mean`] looks back on, in seconds.
+const HOUR: f64 = 3600.0;
+/// Where work takes this many times what it takes in the mean, the rest is left out of [`Rate::mean`].
+const STALL: f64 = 3.0;
 /// The least that a sample can weigh.
 const LIGHTEST: f64 = 0.2;
 /// Slower is not serving, faster is no phone.
@@ -25,13 +29,15 @@ pub(crate) struct Rate {
     measured: bool,
     /// At most this fast, said by unfinished attempts before anything was measured or stated.
     ceiling: Option<(f64, Timestamp)>,
+    /// Work, and the seconds that it took, of the last hour.
+    done: Option<[Decayed; 2]>,
 }
 
 impl Rate {
     /// A rate nobody has measured. A prior that is no rate is none.
     pub(crate) fn new(prior: Option<f64>) -> Self {
         let trend = prior.and_then(logarithm).map(|prior| Trend::new(prior, PRIOR_WORTH, Timestamp::ZERO));
-        Self { trend, measured: false, ceiling: None }
+        Self { trend, measured: false, ceiling: None, done: None }
     }
 
     /// Measured at least once.
@@ -56,12 +62,23 @@ impl Rate {
         self.trend.filter(|_| self.measured).map(|trend| trend.long_run().exp())
     }
 
+    /// All that it did in the last hour over the time that this took, hot phases and cool ones; of a replica that was measured.
+    pub(crate) fn mean(&self, now: Timestamp) -> Option<f64> {
+        let [work, seconds] = self.done.as_ref()?;
+        positive(work.sum(now) / seconds.sum(now)).map(bounded)
+    }
+
     /// So much work took so long. `weight` is 1 for a sample of full worth, less for one that is mostly noise.
     pub(crate) fn observe(&mut self, work: f64, seconds: f64, weight: f64, now: Timestamp) {
         let Some(sample) = ratio(work, seconds) else { return };
         let weight = if weight > LIGHTEST { weight.min(1.0) } else { LIGHTEST };
         self.ceiling = None;
         self.measured = true;
+        // A phone that stands still is one that is away, more than one that is slow.
+        let most = self.mean(now).map_or(seconds, |mean| STALL * work / mean);
+        let [done, took] = self.done.get_or_insert_with(|| [Decayed::new(HOUR), Decayed::new(HOUR)]);
+        done.add(work, now);
+        took.add(seconds.min(most), now);
         match &mut self.trend {
             Some(trend) => trend.observe(sample, weight, now),
             None => self.trend = Some(Trend::new(sample, weight, now)),
@@ -303,5 +320,20 @@ mod tests {
             replica.believes().to_bits()
         };
         assert_eq!(run(), run());
+    }
+
+    #[test]
+    fn the_mean_is_of_the_time_spent_and_a_stall_is_not_a_speed() {
+        let mut rate = Rate::new(Some(1000.0));
+        assert_eq!(rate.mean(at(0.0)), None);
+        for second in 0..20 {
+            let speed = if second % 2 == 0 { 100.0 } else { 50.0 };
+            rate.observe(speed * 5.0, 5.0, 1.0, at(f64::from(second)));
+        }
+        let mean = rate.mean(at(20.0)).expect("it is measured");
+        assert!((mean - 75.0).abs() < 1.0, "{mean}");
+        rate.observe(500.0, 5000.0, 1.0, at(21.0));
+        let mean = rate.mean(at(21.0)).expect("it is measured");
+        assert!(mean > 60.0, "{mean}");
     }
 }

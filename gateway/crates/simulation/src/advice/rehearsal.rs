@@ -1,13 +1,17 @@
 //! What would have been, with other phones: the scheduler itself serves what came, in virtual time, on phones as fast as those
 //! that are there were measured to be, with the same coming and going.
+//!
+//! One play is a stretch of what came, and of the absences of phones: it says as much about these as about the number of phones. So
+//! the plays of a number take other stretches, spread evenly over what came, and absences as often as they are.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use scheduler::{Class, Measured, Span, Usage};
 
-use super::{Backlog, Objectives, trace::Trace};
+use super::{Backlog, Objectives, churn, trace::Trace, up};
 use crate::{
     play::{Progress, rehearse},
+    rng::Rng,
     scenario::{
         Arrivals, Churn, Class as Kind, Continuation, Key, Length, Model, PhoneClass, Phones, Scenario, Template,
     },
@@ -18,16 +22,18 @@ use crate::{
 const DETECT_S: f64 = 15.0;
 /// Caches, and what waits, are as they will be after this long.
 const WARM_S: f64 = 600.0;
-/// Of batches alone so much is played: long enough for phones to go away and come back.
-const BATCH_S: f64 = 4.0 * 3600.0;
-/// Times that the stretch is played before it counts, and for it to count, at most.
-const MOST_PASSES: usize = 4;
-/// Requests that make a share of one in twenty more than chance.
-const ENOUGH: usize = 600;
+/// But no more than this share of a play is for getting there.
+const WARM_SHARE: f64 = 0.4;
+/// Times that everything that came is played again in one play, at most.
+const MOST_PASSES: f64 = 4.0;
+/// A play is no longer than this: long enough for phones to go away and come back.
+const LONGEST_S: f64 = 4.0 * 3600.0;
 /// A cache that finds less of what it should is taken for none.
 const REMEMBERS: f64 = 0.5;
-/// Of lines that are to be done in a stretch, when more of the batch follows: so many are offered, that its end does not count.
-const BEYOND: f64 = 1.3;
+/// Streams that share a phone get so many times the work done that one does: how fast lines are done is estimated from that.
+const COMPANY: f64 = 1.3;
+/// Where successive plays begin: the golden ratio spreads any number of them evenly.
+const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
 /// One model's work, and what its phones are.
 #[derive(Debug)]
@@ -36,31 +42,24 @@ pub(super) struct Rehearsal<'a> {
     objectives: &'a Objectives,
     pub(super) trace: Trace,
     scenario: Scenario,
-    /// Passes before and in all.
-    passes: (usize, usize),
-    lines: Vec<Lump>,
+    most_requests: usize,
+    /// Lines of batches that wait, and how many of them have to be done per second.
+    lines: (u64, f64),
+    /// What a line takes of a phone in the middle, in seconds.
+    line_s: f64,
+    /// Phones' time that requests take, those of batches left out, per second.
+    load: f64,
     /// Classes that count, by number.
     pub(super) counts: [bool; Class::ALL.len()],
 }
 
-/// Lines that have to be done within a stretch.
-#[derive(Clone, Copy, Debug)]
-struct Lump {
-    offered: usize,
-    due: usize,
-    within_s: f64,
-}
-
-/// What came of it.
+/// What came of one play or several with one number of phones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Outcome {
-    /// By class as in [`Class::ALL`]: the share of requests that met their objective, where there are any; of lines of batches,
-    /// those that were done in time over those that had to be.
-    pub attained: [Option<f64>; Class::ALL.len()],
-    /// Every objective was met.
-    pub met: bool,
-    /// Also in the five minutes in which most requests of a class came, as far as a miss is more than chance.
-    pub met_at_peak: bool,
+pub(super) struct Score {
+    /// Requests in time, and all, by class; of batches, lines done and lines due.
+    pub(super) met: [(f64, f64); Class::ALL.len()],
+    /// The same in the five minutes of the play in which most came.
+    pub(super) at_peak: [(f64, f64); Class::ALL.len()],
 }
 
 impl<'a> Rehearsal<'a> {
@@ -71,59 +70,105 @@ impl<'a> Rehearsal<'a> {
         reference: (f64, f64),
         most_requests: usize,
     ) -> Self {
-        let mut trace = Trace::of(usage, most_requests, !backlog.is_empty());
-        if trace.requests.is_empty() {
-            let soonest = backlog.iter().map(|backlog| backlog.left_s).fold(f64::INFINITY, f64::min);
-            trace.length_s = BATCH_S.min(soonest.max(60.0));
-        }
-        let before = if trace.requests.is_empty() { 0 } else { passes((WARM_S / trace.length_s).ceil()) };
-        let counted = passes((ENOUGH as f64 / trace.requests.len().max(1) as f64).ceil());
-        let counted = if trace.requests.is_empty() { 1 } else { counted };
-        let lines = if trace.has_lines() { lumps(backlog, trace.length_s, most_requests) } else { Vec::new() };
+        let trace = Trace::of(usage, !backlog.is_empty());
         let came = |class: Class| trace.requests.iter().any(|request| request.class == class as usize);
+        let has_lines = trace.has_lines() && !backlog.is_empty();
         let counts = Class::ALL.map(|class| match class {
-            Class::Batch => !lines.is_empty(),
+            Class::Batch => has_lines,
             class => objectives.of(class).is_some() && came(class),
         });
-        let scenario = scenario(usage, &trace, reference, (before + counted) as f64 * trace.length_s);
-        Self { usage, objectives, trace, scenario, passes: (before, before + counted), lines, counts }
+        let scenario = scenario(usage, &trace, reference);
+        let mut rehearsal =
+            Self { usage, objectives, trace, scenario, most_requests, lines: (0, 0.0), line_s: 0.0, load: 0.0, counts };
+        let seconds = rehearsal.trace.requests.iter().map(|request| rehearsal.alone(request, reference).1).sum::<f64>();
+        rehearsal.load = seconds / rehearsal.trace.length_s;
+        if has_lines {
+            let sample: Vec<f64> =
+                rehearsal.trace.lines(64, 0).map(|line| rehearsal.alone(&line, reference).1).collect();
+            rehearsal.line_s = sample.iter().sum::<f64>() / sample.len().max(1) as f64;
+            let waiting = backlog.iter().map(|batch| batch.lines).sum();
+            // The last of them takes as long as a line takes, however many phones there are.
+            let left = |batch: &Backlog| (batch.left_s - rehearsal.line_s).max(batch.left_s / 2.0);
+            let due = backlog.iter().map(|batch| batch.lines as f64 / left(batch)).sum();
+            rehearsal.lines = (waiting, due);
+        }
+        rehearsal
     }
 
-    /// Plays it with these phones. `hurry`: everything comes so many times as fast.
-    pub(super) fn play(&self, phones: &[Measured], hurry: f64) -> Outcome {
-        let length_s = self.trace.length_s / hurry;
-        let (before, all) = self.passes;
-        let mut requests = self.trace.repeated(all, hurry);
+    /// Play number `number` of so many phones, which are these. `hurry`: everything comes so many times as fast.
+    pub(super) fn play(&self, phones: &[Measured], number: u64, hurry: f64) -> Score {
+        let lines_per_s = self.lines_per_s_with(phones.len(), hurry);
+        let (warm_s, until_s) = self.times_s(lines_per_s, hurry);
+        let from_s = (number as f64 * GOLDEN).fract() * self.trace.length_s;
+        let mut requests = self.trace.stretch(from_s, until_s, hurry);
         let lines_from = requests.len();
-        for pass in before..all {
-            for lump in &self.lines {
-                requests.extend(self.trace.lines(lump.offered, pass as f64 * length_s, pass as u64));
-            }
-        }
+        // Twice what is thought to be done: while a batch waits, it does.
+        let offered = (2.0 * lines_per_s * until_s).ceil().min(self.lines.0 as f64) as usize;
+        requests.extend(self.trace.lines(offered, number));
         let longest = self.objectives.longest_s();
-        let until_s = all as f64 * length_s + longest + 1.0;
         let reference = (self.scenario.model.prefill_tokens_per_second, self.scenario.model.decode_tokens_per_second);
         let phones: Vec<PhoneSpec> = phones.iter().map(|phone| spec(phone, reference)).collect();
-        let seed = self.scenario.seed;
-        let timelines = (0..phones.len()).map(|phone| Timeline::draw(&self.scenario, phone, until_s, seed)).collect();
-        let workload = Arc::new(Workload { phones, timelines, requests, seed });
-        let served = rehearse(&self.scenario, &workload, until_s);
+        let end_s = until_s + longest + 1.0;
+        let mut scenario = self.scenario.clone();
+        scenario.horizon_s = until_s;
+        let timelines = (0..phones.len()).map(|phone| self.absences(phone, end_s, number)).collect();
+        let workload = Arc::new(Workload { phones, timelines, requests, seed: number });
+        let served = rehearse(&scenario, &workload, end_s);
         let (came, lines) = served.split_at(lines_from.min(served.len()));
-        let mut outcome = Outcome { attained: [None; Class::ALL.len()], met: true, met_at_peak: true };
-        for class in Class::ALL {
-            let share = match class {
-                Class::Batch => self.lines_done(lines, length_s, before),
-                class => {
-                    let times = self.times(class, came, &workload.requests, (before as f64 * length_s, until_s));
-                    outcome.met_at_peak &= !self.counts[class as usize] || self.holds_at_peak(class, &times);
-                    shares(times.iter().map(|(_, good)| *good))
-                }
-            };
-            let wanted = if class == Class::Batch { 1.0 } else { self.objectives.of(class).map_or(0.0, |o| o.share) };
-            outcome.met &= !self.counts[class as usize] || share.is_none_or(|share| share >= wanted);
-            outcome.attained[class as usize] = share;
+        let mut score = Score::default();
+        for class in [Class::Interactive, Class::Standard] {
+            let times = self.times(class, came, &workload.requests, (warm_s, until_s), end_s);
+            score.met[class as usize] = count(&times);
+            score.at_peak[class as usize] = busiest(&times);
         }
-        outcome
+        if self.counts[Class::Batch as usize] {
+            score.met[Class::Batch as usize] = self.lines_done(lines, (warm_s, until_s), hurry);
+        }
+        score
+    }
+
+    /// Lines that were done while any waited, and how many were due in that time.
+    fn lines_done(&self, lines: &[Progress], (warm_s, until_s): (f64, f64), hurry: f64) -> (f64, f64) {
+        let last_s = lines.iter().map(|line| line.answered.unwrap_or(until_s)).fold(0.0, f64::max).min(until_s);
+        let from_s = if last_s > 2.0 * warm_s { warm_s } else { 0.0 };
+        let within = |line: &&Progress| line.answered.is_some_and(|at| (from_s..=last_s).contains(&at));
+        (lines.iter().filter(within).count() as f64, self.lines.1 * hurry * (last_s - from_s))
+    }
+
+    /// When a play begins to count, and when it ends.
+    fn times_s(&self, lines_per_s: f64, hurry: f64) -> (f64, f64) {
+        let per_s = self.trace.requests.len() as f64 / self.trace.length_s * hurry + lines_per_s;
+        let passes = if self.trace.requests.is_empty() { LONGEST_S } else { MOST_PASSES * self.trace.length_s };
+        let mut until_s = (self.most_requests as f64 / per_s.max(1e-9)).min(passes).min(LONGEST_S);
+        if lines_per_s > 0.0 {
+            // No longer than lines wait, but for a few, which are soon done.
+            until_s = until_s.min((self.lines.0 as f64 / lines_per_s).max(WARM_S));
+        }
+        (WARM_S.min(WARM_SHARE * until_s), until_s)
+    }
+
+    /// Lines that so many phones do in a second, beside all else.
+    fn lines_per_s_with(&self, phones: usize, hurry: f64) -> f64 {
+        if self.line_s <= 0.0 {
+            return 0.0;
+        }
+        let all = phones as f64 * up(self.usage);
+        COMPANY * (all - self.load * hurry).max(0.1 * all) / self.line_s
+    }
+
+    /// When a phone is away in a play. It goes on where it was in the play before; and in each life and absence of mean length, the
+    /// absence is at any time, but is there: drawn freely, it would be missing in many a play, and few plays have to say what
+    /// comes of all.
+    pub(super) fn absences(&self, phone: usize, until_s: f64, number: u64) -> Timeline {
+        let Some(Churn { mean_up_s, mean_down_s }) = self.scenario.churn else { return Timeline::away([]) };
+        let (from_s, period_s) = (number as f64 * until_s, mean_up_s + mean_down_s);
+        let begin = (from_s / period_s).floor() as u64;
+        let end = ((from_s + until_s) / period_s).ceil() as u64;
+        Timeline::away((begin..end).filter_map(|period| {
+            let free = Rng::new(period, &format!("phone:{phone}:away")).unit();
+            let away_s = period as f64 * period_s + free * mean_up_s - from_s;
+            (away_s + mean_down_s > 0.0).then_some((away_s.max(0.0), away_s + mean_down_s))
+        }))
     }
 
     /// When requests of a class came, and whether they met their objective.
@@ -132,45 +177,16 @@ impl<'a> Rehearsal<'a> {
         class: Class,
         served: &[Progress],
         requests: &[Request],
-        (from, until): (f64, f64),
+        (from_s, until_s): (f64, f64),
+        end_s: f64,
     ) -> Vec<(f64, bool)> {
         let Some(objective) = self.objectives.of(class) else { return Vec::new() };
         let of_class = served.iter().zip(requests).filter(|(_, request)| request.class == class as usize);
         let times = of_class.filter_map(|(progress, _)| {
-            let arrived = progress.arrived.filter(|arrived| *arrived >= from)?;
-            let waited = progress.first_token.unwrap_or(until) - arrived;
-            let is_over = progress.first_token.is_some() || waited > objective.ttft_s;
-            is_over.then_some((arrived, waited <= objective.ttft_s))
+            let arrived = progress.arrived.filter(|arrived| (from_s..until_s).contains(arrived))?;
+            Some((arrived, progress.first_token.unwrap_or(end_s) - arrived <= objective.ttft_s))
         });
         times.collect()
-    }
-
-    fn holds_at_peak(&self, class: Class, times: &[(f64, bool)]) -> bool {
-        let Some(objective) = self.objectives.of(class) else { return true };
-        let mut spans: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
-        for (arrived, good) in times {
-            let (met, all) = spans.entry((arrived / Span::SECONDS) as u64).or_default();
-            (*met, *all) = (*met + u32::from(*good), *all + 1);
-        }
-        let Some((met, all)) = spans.into_values().max_by_key(|(_, all)| *all) else { return true };
-        let all = f64::from(all);
-        f64::from(met) / all >= objective.share - 2.0 * (objective.share * (1.0 - objective.share) / all).sqrt()
-    }
-
-    /// The worst of all lumps.
-    fn lines_done(&self, mut served: &[Progress], length_s: f64, before: usize) -> Option<f64> {
-        let mut worst: Option<f64> = None;
-        for pass in before..self.passes.1 {
-            for lump in &self.lines {
-                let (these, rest) = served.split_at(lump.offered.min(served.len()));
-                served = rest;
-                let by = pass as f64 * length_s + lump.within_s;
-                let done = these.iter().filter(|line| line.answered.is_some_and(|answered| answered <= by)).count();
-                let share = (done as f64 / lump.due.max(1) as f64).min(1.0);
-                worst = Some(worst.map_or(share, |worst| worst.min(share)));
-            }
-        }
-        worst
     }
 
     /// Seconds of one phone with these rates that a request takes alone, what is shared found in its cache: until its first
@@ -185,25 +201,29 @@ impl<'a> Rehearsal<'a> {
     }
 
     /// Lines of batches that have to be done per second.
-    pub(super) fn lines_per_s(&self) -> f64 {
-        self.lines.iter().map(|lump| lump.due as f64 / lump.within_s).sum()
+    pub(super) const fn lines_per_s(&self) -> f64 {
+        self.lines.1
     }
 
-    /// The work of a line on a phone with these rates, in seconds.
-    pub(super) fn line_s(&self, rates: (f64, f64)) -> f64 {
-        let sample: Vec<f64> = self.trace.lines(64, 0.0, 0).map(|line| self.alone(&line, rates).1).collect();
-        sample.iter().sum::<f64>() / sample.len().max(1) as f64
+    /// The work of a line on a phone in the middle, in seconds.
+    pub(super) const fn line_s(&self) -> f64 {
+        self.line_s
     }
 }
 
-/// The share of those that are true; `None` if there are none.
-fn shares(good: impl Iterator<Item = bool>) -> Option<f64> {
-    let (met, all) = good.fold((0_u32, 0_u32), |(met, all), good| (met + u32::from(good), all + 1));
-    (all > 0).then(|| f64::from(met) / f64::from(all))
+/// How many are true, and how many there are.
+fn count(times: &[(f64, bool)]) -> (f64, f64) {
+    (times.iter().filter(|(_, good)| *good).count() as f64, times.len() as f64)
 }
 
-fn passes(times: f64) -> usize {
-    (times as usize).clamp(1, MOST_PASSES)
+/// The same of the five minutes in which most came.
+fn busiest(times: &[(f64, bool)]) -> (f64, f64) {
+    let mut spans: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
+    for (arrived, good) in times {
+        let (met, all) = spans.entry((arrived / Span::SECONDS) as u64).or_default();
+        (*met, *all) = (*met + f64::from(u8::from(*good)), *all + 1.0);
+    }
+    spans.into_values().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default()
 }
 
 fn spec(phone: &Measured, reference: (f64, f64)) -> PhoneSpec {
@@ -217,29 +237,8 @@ fn spec(phone: &Measured, reference: (f64, f64)) -> PhoneSpec {
     }
 }
 
-/// What of the batches falls into one stretch. Each has to get on at the pace that ends it in time; one that ends within the
-/// stretch has to end.
-fn lumps(backlog: &[Backlog], length_s: f64, most: usize) -> Vec<Lump> {
-    let open = backlog.iter().filter(|backlog| backlog.lines > 0 && backlog.left_s > 0.0);
-    let lumps = open.map(|backlog| {
-        let lines = backlog.lines as f64;
-        // A stretch of which not too many lines fall due.
-        let within_s = length_s.min(backlog.left_s).min((backlog.left_s * most as f64 / lines).max(1.0));
-        let due = (lines * within_s / backlog.left_s).ceil().max(1.0);
-        let ends = within_s >= backlog.left_s;
-        let offered = if ends { due } else { (BEYOND * due).ceil().min(lines) };
-        Lump { offered: offered as usize, due: due as usize, within_s }
-    });
-    lumps.collect()
-}
-
-fn scenario(usage: &Usage, trace: &Trace, reference: (f64, f64), horizon_s: f64) -> Scenario {
+fn scenario(usage: &Usage, trace: &Trace, reference: (f64, f64)) -> Scenario {
     let slow = &usage.slowdown;
-    let lives = &usage.lives;
-    let churn = (lives.deaths > 0.0).then(|| Churn {
-        mean_up_s: (lives.up_s / lives.deaths).max(1.0),
-        mean_down_s: (lives.down_s / lives.deaths).max(0.1),
-    });
     let keys = |_: &()| trace.tenants.iter().map(|tenant| Key { name: tenant.0.to_string(), weight: 1.0 }).collect();
     let class = |urgency: Class| Kind {
         name: urgency.name().to_owned(),
@@ -275,9 +274,9 @@ fn scenario(usage: &Usage, trace: &Trace, reference: (f64, f64), horizon_s: f64)
         },
         slow.overhead,
         DETECT_S,
-        horizon_s,
+        LONGEST_S,
         Phones { classes: vec![phone], jitter: 0.0, cache_works: 1.0 },
-        churn,
+        churn(usage),
         Continuation::default(),
         Class::ALL.map(class).into(),
     )

@@ -1,15 +1,17 @@
 //! The search for the smallest number of phones that will do.
 //!
 //! More phones do better, but for chance: so the border between the numbers that fail and those that do is closed in on from where
-//! it is expected, first in steps that grow, then by halving. Every number is played at most once.
+//! it is expected, first in steps that grow, then by halving. One play of a number is a sample. What was seen of all numbers is
+//! taken together: the shares in time are smoothed until more phones are nowhere worse than fewer (isotonic regression), and the
+//! numbers at the border are played again while it is not clear on which side of it they are and plays are left.
 
 use std::collections::BTreeMap;
 
-use scheduler::Measured;
+use scheduler::{Class, Measured};
 
 use super::{
-    alike,
-    rehearsal::{Outcome, Rehearsal},
+    Objectives, Outcome, alike,
+    rehearsal::{Rehearsal, Score},
 };
 
 /// No objective needs more than this many times what the work takes: urgent work that comes all at once does not come all the time.
@@ -20,55 +22,68 @@ const SOME_SPARE: usize = 64;
 const EXACT: usize = 40;
 /// Plays for the phones of a kind.
 const KIND_PLAYS: u32 = 4;
+/// Plays from which on a share has an error that is known; so many of these errors away from the objective it is clear.
+const FEWEST_PLAYS: usize = 3;
+const CLEAR: f64 = 2.0;
+/// No error is smaller: plays are few.
+const LEAST_ERROR: f64 = 0.01;
 
 #[derive(Debug)]
 pub(super) struct Search<'a> {
     rehearsal: &'a Rehearsal<'a>,
+    objectives: &'a Objectives,
     phones: &'a [Measured],
     /// Phones' time that the work takes, per second.
     load: f64,
+    /// Plays that are left.
     plays: u32,
-    played: BTreeMap<usize, Outcome>,
+    plain: Curve,
     /// It ran out of plays.
     pub(super) cut_short: bool,
 }
 
 impl<'a> Search<'a> {
-    pub(super) fn new(rehearsal: &'a Rehearsal<'a>, phones: &'a [Measured], load: f64, plays: u32) -> Self {
-        Self { rehearsal, phones, load, plays, played: BTreeMap::new(), cut_short: false }
+    pub(super) fn new(
+        rehearsal: &'a Rehearsal<'a>,
+        objectives: &'a Objectives,
+        phones: &'a [Measured],
+        load: f64,
+        plays: u32,
+    ) -> Self {
+        Self { rehearsal, objectives, phones, load, plays, plain: Curve::default(), cut_short: false }
     }
 
     /// The smallest number of phones that meets every objective; from `guess` on. `None`: none does.
     pub(super) fn fewest(&mut self, guess: usize) -> Option<usize> {
-        self.smallest(guess, 1.0, false)
+        // The rest is for fewer phones than there are.
+        let plays = (3 * self.plays).div_ceil(4);
+        let mut curve = std::mem::take(&mut self.plain);
+        let found = self.smallest(&mut curve, guess, 1.0, plays);
+        self.plain = curve;
+        found
     }
 
-    /// The same when everything comes `hurry` times as fast, and in the busiest minutes too.
-    pub(super) fn fewest_at_peak(&mut self, guess: usize, hurry: f64) -> Option<usize> {
-        self.smallest(guess, hurry, true)
+    /// The same when everything comes `hurry` times as fast, and in the busiest minutes of the plays too, but for chance.
+    pub(super) fn fewest_in_a_hurry(&mut self, guess: usize, hurry: f64) -> Option<usize> {
+        self.smallest(&mut Curve { at_peak: true, ..Curve::default() }, guess, hurry, self.plays)
     }
 
-    /// Plays that number, if it was not played yet and a play is left.
-    pub(super) fn outcome(&mut self, phones: usize) -> Option<Outcome> {
-        self.try_(phones, 1.0, &mut BTreeMap::new())
+    /// Plays that number if it was not played yet.
+    pub(super) fn try_(&mut self, phones: usize) {
+        if !self.plain.scores.contains_key(&phones) {
+            self.plain.play(phones, |number| self.rehearsal.play(&alike(self.phones, phones), number, 1.0));
+        }
     }
 
-    fn smallest(&mut self, guess: usize, hurry: f64, peak: bool) -> Option<usize> {
+    fn smallest(&mut self, curve: &mut Curve, guess: usize, hurry: f64, plays: u32) -> Option<usize> {
         let most = ((MOST_SPARE * self.load * hurry).ceil() as usize + SOME_SPARE).max(2 * self.phones.len());
-        let mut hurried = BTreeMap::new();
-        let (mut fails, mut does) = (0, None);
+        let least = (self.load * hurry).floor() as usize;
         let mut at = guess.clamp(1, most);
         let mut step = (at / 4).max(1);
-        loop {
-            let Some(outcome) = self.try_(at, hurry, &mut hurried) else {
-                self.cut_short = true;
-                break;
-            };
-            if outcome.met && (outcome.met_at_peak || !peak) {
-                does = Some(at);
-            } else {
-                fails = at;
-            }
+        for _ in 0..plays {
+            self.plays = self.plays.saturating_sub(1);
+            curve.play(at, |number| self.rehearsal.play(&alike(self.phones, at), number, hurry));
+            let (fails, does) = self.border(curve);
             at = match does {
                 None if fails >= most => return None,
                 None => {
@@ -76,49 +91,86 @@ impl<'a> Search<'a> {
                     step *= 2;
                     further
                 }
-                Some(does) if does - fails <= (does.saturating_sub(EXACT) / 20).max(1) => break,
                 // What can't hold the work is not tried, nor what is far below.
-                Some(does) if fails == 0 => {
-                    (does - (does / 4).max(1)).max((self.load.floor() as usize).min(does - 1)).max(1)
-                }
-                Some(does) => usize::midpoint(fails, does),
+                Some(does) if fails == 0 && does > least.max(1) => (does - (does / 4).max(1)).max(least).max(1),
+                Some(does) if fails > 0 && does - fails > width(does) => usize::midpoint(fails, does),
+                Some(does) => match self.unclear(curve, [fails, does]) {
+                    Some(unclear) => unclear,
+                    None => return Some(does),
+                },
             };
-            if does == Some(1) || does == Some(at) {
-                break;
-            }
         }
+        let (fails, does) = self.border(curve);
+        self.cut_short |= does.is_none_or(|does| does - fails > width(does).max(does.saturating_sub(least)));
         does
     }
 
-    fn try_(&mut self, phones: usize, hurry: f64, hurried: &mut BTreeMap<usize, Outcome>) -> Option<Outcome> {
-        let plain = hurry <= 1.0;
-        let known = if plain { &self.played } else { &*hurried }.get(&phones).copied();
-        if known.is_some() {
-            return known;
-        }
-        self.plays = self.plays.checked_sub(1)?;
-        let outcome = self.rehearsal.play(&alike(self.phones, phones), hurry);
-        if plain { &mut self.played } else { hurried }.insert(phones, outcome);
-        Some(outcome)
+    /// The greatest number that fails, 0 if none does; and the smallest that does.
+    fn border(&self, curve: &Curve) -> (usize, Option<usize>) {
+        let shares = curve.smoothed();
+        let does = shares
+            .iter()
+            .find(|(phones, shares)| self.met(shares) && (!curve.at_peak || self.holds_at_peak(curve, **phones)))
+            .map(|(phones, _)| *phones);
+        let fails = shares.keys().rev().find(|phones| does.is_none_or(|does| **phones < does)).copied().unwrap_or(0);
+        (fails, does)
+    }
+
+    fn holds_at_peak(&self, curve: &Curve, phones: usize) -> bool {
+        let scores = curve.scores.get(&phones).map_or(&[][..], Vec::as_slice);
+        [Class::Interactive, Class::Standard].into_iter().all(|class| {
+            let (met, all) = scores.iter().fold((0.0, 0.0), |sum, score| {
+                let (met, all) = score.at_peak[class as usize];
+                (sum.0 + met, sum.1 + all)
+            });
+            let Some(wanted) = self.wanted(class).filter(|_| all > 0.0) else { return true };
+            met / all >= wanted - CLEAR * (wanted * (1.0 - wanted) / all).sqrt()
+        })
+    }
+
+    /// Which of these is not clear, and was played less.
+    fn unclear(&self, curve: &Curve, border: [usize; 2]) -> Option<usize> {
+        let unclear = border.into_iter().filter_map(|phones| {
+            let scores = curve.scores.get(&phones)?;
+            let clear = |class: Class| {
+                let (share, error) = mean(scores, class)?;
+                let gap = share - self.wanted(class)?;
+                Some((gap.abs() > CLEAR * error.max(LEAST_ERROR), gap < 0.0))
+            };
+            let classes = Class::ALL.into_iter().filter_map(clear);
+            // It fails for sure if one class does, and does for sure if all do.
+            let (all, fails) =
+                classes.fold((true, false), |(all, any), (clear, below)| (all && clear, any || (clear && below)));
+            let sure = scores.len() >= FEWEST_PLAYS && (all || fails);
+            (!sure).then_some((scores.len(), phones))
+        });
+        unclear.min().map(|(_, phones)| phones)
+    }
+
+    /// What a class is promised, if it counts.
+    fn wanted(&self, class: Class) -> Option<f64> {
+        let share = self.objectives.of(class).map_or(1.0, |objective| objective.share);
+        self.rehearsal.counts[class as usize].then_some(share)
+    }
+
+    fn met(&self, shares: &Shares) -> bool {
+        Class::ALL.into_iter().zip(shares).all(|(class, share)| match (self.wanted(class), share) {
+            (Some(wanted), Some(share)) => *share >= wanted,
+            _ => true,
+        })
     }
 
     /// How many of one phone, beside those that are there, do what `most` others do. `None` if that was not found out.
     pub(super) fn more_of(&self, phone: &Measured, most: usize) -> Option<usize> {
-        let with = |more: usize| {
-            let phones: Vec<Measured> = self.phones.iter().chain(std::iter::repeat_n(phone, more)).copied().collect();
-            self.rehearsal.play(&phones, 1.0).met
-        };
-        let (mut fails, mut does, mut plays) = (0, None, KIND_PLAYS);
-        let mut at = most;
-        while plays > 0 {
-            plays -= 1;
-            if with(at) {
-                does = Some(at)
-            } else {
-                fails = at
-            }
-            at = match does {
-                Some(does) if does - fails <= 1 => break,
+        let mut curve = Curve::default();
+        let (mut at, mut does) = (most, None);
+        for _ in 0..KIND_PLAYS {
+            let phones: Vec<Measured> = self.phones.iter().chain(std::iter::repeat_n(phone, at)).copied().collect();
+            curve.play(at, |number| self.rehearsal.play(&phones, number, 1.0));
+            let (fails, smallest) = self.border(&curve);
+            does = smallest;
+            at = match smallest {
+                Some(does) if does - fails <= 1 => does,
                 Some(does) => usize::midpoint(fails, does),
                 None => 2 * at,
             };
@@ -127,6 +179,83 @@ impl<'a> Search<'a> {
     }
 
     pub(super) fn tried(self) -> Vec<(usize, Outcome)> {
-        self.played.into_iter().collect()
+        let shares = self.plain.smoothed();
+        let outcome = |shares: &Shares| Outcome {
+            attained: shares.map(|share| share.map(|share| share.min(1.0))),
+            met: self.met(shares),
+        };
+        shares.iter().map(|(phones, shares)| (*phones, outcome(shares))).collect()
     }
+}
+
+/// By class as in [`Class::ALL`].
+type Shares = [Option<f64>; Class::ALL.len()];
+
+/// What came of numbers of phones.
+#[derive(Debug, Default)]
+struct Curve {
+    /// Objectives are to be met in the busiest minutes too.
+    at_peak: bool,
+    scores: BTreeMap<usize, Vec<Score>>,
+}
+
+impl Curve {
+    fn play(&mut self, phones: usize, play: impl FnOnce(u64) -> Score) {
+        let scores = self.scores.entry(phones).or_default();
+        scores.push(play(scores.len() as u64));
+    }
+
+    /// The shares in time by number of phones, those of neighbours taken together until more phones are nowhere worse.
+    fn smoothed(&self) -> BTreeMap<usize, Shares> {
+        let mut smoothed: BTreeMap<usize, Shares> =
+            self.scores.keys().map(|phones| (*phones, Shares::default())).collect();
+        for class in Class::ALL {
+            // Pool adjacent violators: met, all, and the numbers of phones that this is of.
+            let mut pools: Vec<(f64, f64, Vec<usize>)> = Vec::new();
+            for (phones, scores) in &self.scores {
+                let (met, all) = total(scores, class);
+                if all <= 0.0 {
+                    continue;
+                }
+                pools.push((met, all, vec![*phones]));
+                while let [.., before, last] = &mut pools[..]
+                    && before.0 / before.1 > last.0 / last.1
+                {
+                    *before = (before.0 + last.0, before.1 + last.1, [&before.2[..], &last.2[..]].concat());
+                    pools.pop();
+                }
+            }
+            for (met, all, numbers) in pools {
+                for phones in numbers {
+                    if let Some(shares) = smoothed.get_mut(&phones) {
+                        shares[class as usize] = Some(met / all);
+                    }
+                }
+            }
+        }
+        smoothed
+    }
+}
+
+fn total(scores: &[Score], class: Class) -> (f64, f64) {
+    let of_class = scores.iter().map(|score| score.met[class as usize]);
+    of_class.fold((0.0, 0.0), |sum, (met, all)| (sum.0 + met, sum.1 + all))
+}
+
+/// The share in time over several plays, and its standard error; `None` where nothing came.
+fn mean(scores: &[Score], class: Class) -> Option<(f64, f64)> {
+    let (met, all) = total(scores, class);
+    if all <= 0.0 {
+        return None;
+    }
+    let share = met / all;
+    let off: f64 =
+        scores.iter().map(|score| score.met[class as usize]).map(|(met, all)| (met - share * all).powi(2)).sum();
+    let plays = scores.len() as f64;
+    Some((share, (off * plays / (plays - 1.0).max(1.0)).sqrt() / all))
+}
+
+/// Borders are found to so many phones.
+fn width(phones: usize) -> usize {
+    (phones.saturating_sub(EXACT) / 20).max(1)
 }

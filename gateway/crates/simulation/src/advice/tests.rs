@@ -83,7 +83,7 @@ fn an_overloaded_pool_of_guards_needs_more_and_an_idle_one_fewer() {
 #[test]
 fn reviews_need_phones_that_hold_their_beginning() {
     let advice = is_right(&reviews(), 1);
-    assert!(advice.verdict == Verdict::More && advice.reasons.len() >= 3, "{advice:?}");
+    assert!(advice.verdict == Verdict::More && advice.reasons.len() >= 2, "{advice:?}");
     // A prompt of 2,600 tokens that is read whole, and 130 that are written.
     let cold = advice.classes[1].arrivals_per_s.0 * (2600.0 / 500.0 + 130.0 / 40.0);
     assert!(advice.classes[1].load < cold, "what is shared is not read again: {} of {cold}", advice.classes[1].load);
@@ -100,7 +100,7 @@ fn phones_that_come_and_go_are_worth_less() {
         6,
     );
     assert!(advice.wanted > steady.wanted, "{:?} against {:?}: {:?}", advice.wanted, steady.wanted, advice.reasons);
-    assert!(advice.reasons.iter().any(|reason| reason.starts_with("Phones are away ")), "{:?}", advice.reasons);
+    assert!(advice.reasons.iter().any(|reason| reason.starts_with("Phones were away ")), "{:?}", advice.reasons);
 }
 
 #[test]
@@ -182,4 +182,55 @@ fn what_came_in_the_first_seconds_is_not_taken_for_what_comes_all_day() {
     let advice = advised(&scenario, 3).0;
     assert!(advice.classes[0].requests >= FEWEST_REQUESTS, "{advice:?}");
     assert!(advice.classes[0].load < 0.2, "thirty requests in five minutes: {advice:?}");
+}
+
+#[test]
+fn the_sentences_speak_of_the_number_that_stands() {
+    let (advice, _) = advised(&guards(|scenario| scenario.classes[0].arrivals = Arrivals::Poisson { rate: 3.0 }), 1);
+    let last = advice.wanted.unwrap_or_else(|| panic!("nothing: {advice:?}"));
+    assert!(last > 2, "{advice:?}");
+    let said = |stands, now| advice.conclusion(stands, now).join(" ");
+    let agreed = said(Some(last), 1);
+    assert!(agreed.starts_with(&format!("Phones like these that are needed: {last}; there are 1.")), "{agreed}");
+    assert!(!agreed.contains("The last look"), "{agreed}");
+    let behind = said(Some(last - 1), last - 1);
+    assert!(behind.starts_with(&format!("The {} phones that are there are what it takes", last - 1)), "{behind}");
+    assert!(
+        behind.contains(&format!("The last look wants {last}; that stands when a second look agrees.")),
+        "{behind}"
+    );
+    let above = said(Some(last + 3), last + 1);
+    assert!(above.contains(&format!("needed: {}; there are {}", last + 3, last + 1)), "{above}");
+    assert!(above.contains(&format!("The last look wants {last}; fewer stand when all looks")), "{above}");
+    assert_eq!(advice.kinds_for(Some(last), 1), advice.kinds);
+    assert!(!advice.kinds.is_empty() && advice.kinds_for(Some(last - 1), 1).is_empty(), "{advice:?}");
+    assert!(advice.kinds_for(Some(last), 2).is_empty(), "a phone has come: so many more are no longer missing");
+}
+
+#[test]
+fn a_shared_beginning_is_as_long_as_phones_found_it_not_as_the_fingerprints_cut_it() {
+    let run = guards(|scenario| scenario.horizon_s = 200.0);
+    let (usage, _) = crate::play::Run::new(&run, 0).measure(200.0, 140.0);
+    let trace = trace::Trace::of(&usage[0], false);
+    let lengths: std::collections::BTreeSet<u32> =
+        trace.requests.iter().map(|request| request.prompt.template.tokens).collect();
+    assert_eq!(lengths, [120].into(), "cuts lie at 96 and 128");
+}
+
+#[test]
+fn phones_are_away_in_plays_as_often_as_they_were() {
+    let scenario = guards(|scenario| {
+        scenario.churn = Some(Churn { mean_up_s: 300.0, mean_down_s: 100.0 });
+        scenario.horizon_s = 2000.0;
+        scenario.phones.classes[0].count = 12;
+    });
+    let (usage, _) = crate::play::Run::new(&scenario, 0).measure(2000.0, 1000.0);
+    let objectives = Objectives::default();
+    let rehearsal = Rehearsal::new(&usage[0], &objectives, &[], (500.0, 40.0), 400);
+    let (mut up_s, plays, length_s) = (0.0, 5, 500.0);
+    for phone in 0..8 {
+        up_s += (0..plays).map(|play| rehearsal.absences(phone, length_s, play).full_seconds(length_s)).sum::<f64>();
+    }
+    let share = up_s / (8.0 * plays as f64 * length_s);
+    assert!((share - up(&usage[0])).abs() < 0.05, "{share} and {}", up(&usage[0]));
 }

@@ -16,6 +16,8 @@ use crate::{
 
 /// Prompts that share less are strangers: tokens.
 const LEAST_SHARED: u32 = 64;
+/// Lengths in tokens as estimated and as counted differ by this share, the mean of all prompts put right.
+const COUNTS_DIFFER: f64 = 0.05;
 /// A beginning that more requests have is a template, and no conversation.
 const MOST_TURNS: u32 = 40;
 
@@ -42,21 +44,18 @@ struct Item<'a> {
 }
 
 impl Trace {
-    /// The newest requests of a model, at most `most`. `paced`: requests of class batch are lines of batches, which come when
-    /// there is room; they are left out.
-    pub(super) fn of(usage: &Usage, most: usize, paced: bool) -> Self {
-        let came = || usage.requests.iter().filter(|asked| !(paced && asked.class == Class::Batch));
-        let skipped = came().count().saturating_sub(most);
-        let kept: Vec<&Asked> = came().skip(skipped).collect();
-        let from = if skipped > 0 { kept.first().map_or(usage.since, |first| first.arrived) } else { usage.since };
+    /// The requests of a model. `paced`: requests of class batch are lines of batches, which come when there is room; they are left
+    /// out.
+    pub(super) fn of(usage: &Usage, paced: bool) -> Self {
+        let kept: Vec<&Asked> = usage.requests.iter().filter(|asked| !(paced && asked.class == Class::Batch)).collect();
+        let from = usage.since;
         let mut tenants: Vec<TenantId> = usage.requests.iter().map(|asked| asked.tenant).collect();
         tenants.sort_unstable();
         tenants.dedup();
         let items = converse(kept);
-        let templates = templates(&items);
+        let templates = templates(&items, usage.token_ratio);
         // What came in the first minutes of a process does not come all the time.
-        let shortest = if skipped > 0 { 1.0 } else { Span::SECONDS };
-        let length_s = usage.now.since(from).as_secs_f64().max(shortest);
+        let length_s = usage.now.since(from).as_secs_f64().max(Span::SECONDS);
         let mut trace = Self { length_s, tenants, ..Self::default() };
         trace.conversations = items.iter().map(|item| item.conversation + 1).max().unwrap_or(0);
         // The turns of each conversation, in their order, which is that of their arrival.
@@ -66,16 +65,16 @@ impl Trace {
             let Some(item) = items.get(at) else { continue };
             let template = templates.get(at).copied().unwrap_or_default();
             let before = item.follows.and_then(|before| items.get(before)).map(|item| item.asked);
-            trace.requests.push(trace.request(item, template, before, from, usage.token_ratio));
+            trace.requests.push(trace.request(item, template, before, from));
         }
         if paced {
             let lines =
                 usage.requests.iter().filter(|asked| asked.class == Class::Batch && asked.fate == Fate::Answered);
             let items: Vec<Item<'_>> =
                 lines.zip(0..).map(|(asked, conversation)| Item { asked, conversation, follows: None }).collect();
-            let templates = self::templates(&items);
+            let templates = self::templates(&items, usage.token_ratio);
             let lines = items.iter().zip(templates);
-            trace.lines = lines.map(|(item, cut)| trace.request(item, cut, None, from, usage.token_ratio)).collect();
+            trace.lines = lines.map(|(item, cut)| trace.request(item, cut, None, from)).collect();
         }
         trace
     }
@@ -88,14 +87,13 @@ impl Trace {
     fn request(
         &self,
         item: &Item<'_>,
-        (content, cut): (u64, u32),
+        (content, shared): (u64, u32),
         before: Option<&Asked>,
         from: Timestamp,
-        ratio: f64,
     ) -> Request {
         let asked = item.asked;
         let tokens = (asked.prompt_tokens.round() as u32).max(1);
-        let template = ((f64::from(cut) * ratio).round() as u32).min(tokens - 1);
+        let template = shared.min(tokens - 1);
         let history = before.map_or(0, |before| (before.prompt_tokens + before.output_tokens) as u32);
         let think = before.and_then(|before| before.ended).map(|ended| asked.arrived.since(ended).as_secs_f64());
         let key = self.tenants.binary_search(&asked.tenant).unwrap_or(0);
@@ -112,30 +110,38 @@ impl Trace {
         }
     }
 
-    /// The stretch, so many times one after the other; `hurry` times as fast as it came.
-    pub(super) fn repeated(&self, times: usize, hurry: f64) -> Vec<Request> {
-        let mut requests = Vec::with_capacity(times * self.requests.len());
-        for (pass, from) in (0..times as u64).zip((0..times).map(|pass| pass as f64 * self.length_s)) {
-            requests.extend(self.requests.iter().map(|request| {
+    /// What comes in `length_s` seconds from `from_s` on, if all that came comes again and again; `hurry` times as fast as it came.
+    pub(super) fn stretch(&self, from_s: f64, length_s: f64, hurry: f64) -> Vec<Request> {
+        let (from_s, until_s) = (from_s, from_s + length_s * hurry);
+        let mut requests = Vec::new();
+        let mut pass = (from_s / self.length_s).floor() as u64;
+        while pass as f64 * self.length_s < until_s {
+            let begins = pass as f64 * self.length_s;
+            // The later turns of a conversation come with the first.
+            let mut comes = false;
+            requests.extend(self.requests.iter().filter_map(|request| {
                 let mut request = *request;
+                if let Start::At(time) = request.start {
+                    let time = begins + time;
+                    comes = (from_s..until_s).contains(&time);
+                    request.start = Start::At((time - from_s) / hurry);
+                }
                 // Texts of their own are other texts each time, or the second pass would find the first one's in the caches.
                 request.prompt.own.content += 1 + pass * self.conversations;
-                if let Start::At(time) = request.start {
-                    request.start = Start::At((from + time) / hurry);
-                }
-                request
+                comes.then_some(request)
             }));
+            pass += 1;
         }
         requests
     }
 
-    /// So many lines of batches, all at that time, with sizes of those that were answered.
-    pub(super) fn lines(&self, count: usize, at: f64, pass: u64) -> impl Iterator<Item = Request> {
-        let mut rng = Rng::new(pass, "lines");
-        let own = u64::MAX / 2 + pass * 1_000_000_000;
+    /// So many lines of batches, all at once, with sizes of those that were answered.
+    pub(super) fn lines(&self, count: usize, seed: u64) -> impl Iterator<Item = Request> {
+        let mut rng = Rng::new(seed, "lines");
+        let own = u64::MAX / 2;
         (0..count as u64).filter_map(move |number| {
             let line = self.lines.get((rng.unit() * self.lines.len() as f64) as usize)?;
-            let mut line = Request { start: Start::At(at), ..*line };
+            let mut line = Request { start: Start::At(0.0), ..*line };
             line.prompt.own.content = own + number;
             Some(line)
         })
@@ -185,9 +191,11 @@ fn converse(kept: Vec<&Asked>) -> Vec<Item<'_>> {
     items
 }
 
-/// Of each request, the beginning that it shares with others: its fingerprint, and its length in estimated tokens; nothing
-/// where it shares none.
-fn templates(items: &[Item<'_>]) -> Vec<(u64, u32)> {
+/// Of each request, the beginning that it shares with others: its fingerprint, and its length in tokens; nothing where it shares
+/// none.
+///
+/// Fingerprints say how long a beginning is from cut to cut only. How long it is in truth is what phones found cached of it.
+fn templates(items: &[Item<'_>], ratio: f64) -> Vec<(u64, u32)> {
     let mut order: Vec<&Item<'_>> = items.iter().collect();
     order.sort_by_key(|item| item.conversation);
     // In how many conversations each beginning occurs, and in which one it was seen last.
@@ -206,9 +214,27 @@ fn templates(items: &[Item<'_>]) -> Vec<(u64, u32)> {
             let tokens = Prefix::cut(cut);
             let others = held.get(print).map_or(0, |(count, _)| count.saturating_sub(1));
             let worth = u64::from(tokens) * u64::from(others);
-            (worth > 0).then_some((worth, *print, tokens))
+            (worth > 0).then_some((worth, *print, cut))
         });
-        worth.max().map_or((0, 0), |(_, print, tokens)| (print, tokens))
+        worth.max().map_or((0, 0), |(_, print, cut)| (print, cut))
     };
-    items.iter().map(best).collect()
+    let best: Vec<(u64, usize)> = items.iter().map(best).collect();
+    let tokens = |cut: usize| (f64::from(Prefix::cut(cut)) * ratio).round() as u32;
+    let mut found: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+    for (item, (print, cut)) in items.iter().zip(&best) {
+        let cached = item.asked.cached_tokens;
+        let reaches =
+            (1.0 - COUNTS_DIFFER) * f64::from(tokens(*cut))..(1.0 + COUNTS_DIFFER) * f64::from(tokens(cut + 1));
+        if *cut > 0 && reaches.contains(&cached) {
+            found.entry(*print).or_default().push(cached.round() as u32);
+        }
+    }
+    let middle = |cached: &mut Vec<u32>| {
+        cached.sort_unstable();
+        cached.get(cached.len() / 2).copied()
+    };
+    let found: BTreeMap<u64, u32> =
+        found.into_iter().filter_map(|(print, mut cached)| Some((print, middle(&mut cached)?))).collect();
+    let length = |(print, cut): (u64, usize)| (print, found.get(&print).copied().unwrap_or(tokens(cut)));
+    best.into_iter().map(length).collect()
 }

@@ -1,11 +1,14 @@
 //! Advice put to the test: a scenario is measured with one number of phones, and played with the number that is advised.
 
+use std::sync::Arc;
+
 use scheduler::{Class, Usage};
 
 use super::{Advice, Backlog, Effort, Objectives, Outcome, Question, advise};
 use crate::{
-    play::{Progress, Run},
+    play::{Progress, Run, serve},
     scenario::{Arrivals, Scenario},
+    workload::{Timeline, Workload},
 };
 
 /// A scenario, as one run of it draws it, and what is promised.
@@ -41,9 +44,20 @@ impl Trial {
         self.run
     }
 
+    /// The same as another run of it draws it: phones of the same kinds, and other requests, absences and speeds.
+    #[must_use]
+    pub fn in_run(&self, run: u64) -> Self {
+        Self { run, ..self.clone() }
+    }
+
     /// When arrivals end, and when the warm-up does, in seconds.
     pub const fn times_s(&self) -> (f64, f64) {
         (self.scenario.horizon_s, self.scenario.warmup_s)
+    }
+
+    /// True if it is the same work on the same kinds of phones, whatever the run.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.scenario == other.scenario && self.objectives == other.objectives
     }
 
     /// The models of the scenario, by number.
@@ -90,20 +104,36 @@ impl Trial {
         (usage.iter().map(of).collect(), rest)
     }
 
-    /// What comes of a model's work, with the phones that the scenario has: everything that arrives between warm-up and horizon.
+    /// What the run draws, but that its phones have come and gone for long.
+    fn settled(&self) -> Arc<Workload> {
+        let mut workload = Workload::draw(&self.scenario, self.run);
+        let until_s = SETTLES + self.scenario.until_s();
+        for (phone, timeline) in workload.timelines.iter_mut().enumerate() {
+            *timeline = Timeline::draw(&self.scenario, phone, until_s, workload.seed).from(SETTLES);
+        }
+        Arc::new(workload)
+    }
+
+    /// What comes of a model's work, with the phones that the scenario has: everything that arrives between warm-up and horizon; where
+    /// there are batches, before the last of their lines is done, for nothing is promised more easily than when they are gone. Phones
+    /// are away, and slow, from the start on as often as later.
     pub fn outcome(&self, model: u32) -> Outcome {
-        let run = Run::new(&self.scenario, self.run);
+        let workload = self.settled();
         let longest = self.objectives.longest_s();
         let deadlines = self.scenario.classes.iter().filter(|class| is_batch(class)).map(|class| class.objective_s);
         let until_s = deadlines
             .map(|deadline| self.scenario.warmup_s + deadline)
             .fold(self.scenario.horizon_s + longest, f64::max)
             + 1.0;
-        let (_, served) = run.measure(until_s, 1.0);
+        let served = serve(&self.scenario, &workload, until_s);
+        let of_model = || self.scenario.classes.iter().enumerate().filter(|(_, class)| class.model == model);
+        let lines = of_model().filter(|(_, class)| is_batch(class)).flat_map(|(index, _)| workload.of_class(index));
+        let lines_end = lines.map(|(number, _)| served.get(number).and_then(|line| line.answered).unwrap_or(until_s));
+        let ends = lines_end.reduce(f64::max).unwrap_or(until_s).min(self.scenario.horizon_s);
         let mut counts = [(0_u32, 0_u32); Class::ALL.len()];
-        for (index, class) in self.scenario.classes.iter().enumerate().filter(|(_, class)| class.model == model) {
-            let within = |arrived: f64| (self.scenario.warmup_s..self.scenario.horizon_s).contains(&arrived);
-            for (number, _) in run.workload.of_class(index) {
+        for (index, class) in of_model() {
+            let within = |arrived: f64| (self.scenario.warmup_s..ends).contains(&arrived);
+            for (number, _) in workload.of_class(index) {
                 let Some(progress) = served.get(number) else { continue };
                 let Some(arrived) = progress.arrived.filter(|arrived| is_batch(class) || within(*arrived)) else {
                     continue;
@@ -123,9 +153,12 @@ impl Trial {
             share.is_some_and(|share| share < wanted)
         };
         let met = !Class::ALL.into_iter().zip(attained).any(short);
-        Outcome { attained, met, met_at_peak: met }
+        Outcome { attained, met }
     }
 }
+
+/// Phones have been there for this long when a scenario begins to judge: seconds.
+const SETTLES: f64 = 4.0 * 3600.0;
 
 fn is_batch(class: &crate::scenario::Class) -> bool {
     class.urgency == Class::Batch && class.is_closed() && class.objective_s > 0.0

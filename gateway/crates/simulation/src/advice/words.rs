@@ -1,5 +1,7 @@
 //! Why, in sentences.
 
+use std::cmp::Ordering;
+
 use scheduler::Class;
 
 use super::{Advice, Backlog, FEWEST_REQUESTS, Question, Rehearsal, Verdict, up};
@@ -23,9 +25,8 @@ pub(super) fn reasons(
     let mut said = Vec::new();
     attained(advice, &mut said);
     bounds(advice, rehearsal, reference, &mut said);
-    batches(question.backlog, advice, rehearsal, reference, &mut said);
+    batches(question.backlog, advice, rehearsal, &mut said);
     loads(question, advice, &mut said);
-    conclusion(advice, &mut said);
     said
 }
 
@@ -73,13 +74,7 @@ fn bounds(advice: &Advice, rehearsal: &Rehearsal<'_>, reference: (f64, f64), sai
     }
 }
 
-fn batches(
-    backlog: &[Backlog],
-    advice: &Advice,
-    rehearsal: &Rehearsal<'_>,
-    reference: (f64, f64),
-    said: &mut Vec<String>,
-) {
+fn batches(backlog: &[Backlog], advice: &Advice, rehearsal: &Rehearsal<'_>, said: &mut Vec<String>) {
     let late: u64 = backlog.iter().filter(|batch| batch.left_s <= 0.0).map(|batch| batch.lines).sum();
     if late > 0 {
         said.push(format!("batch: {late} lines are past their deadline; no phone brings that back."));
@@ -93,7 +88,7 @@ fn batches(
     said.push(format!(
         "batch: {lines} lines wait, {} to be done per second, each {} of a typical phone; the next deadline is in {}.",
         rounded(rehearsal.lines_per_s()),
-        seconds(rehearsal.line_s(reference)),
+        seconds(rehearsal.line_s()),
         seconds(soonest),
     ));
     if advice.now.0 == 0 {
@@ -114,13 +109,15 @@ fn loads(question: &Question<'_>, advice: &Advice, said: &mut Vec<String>) {
         rounded(load),
         parts.join(", "),
     ));
-    let up = up(question.usage);
-    if up < 0.995 {
-        let lives = &question.usage.lives;
+    let lives = &question.usage.lives;
+    let away = lives.down_s / (lives.up_s + lives.down_s).max(1.0);
+    if away > 0.005 && lives.deaths > 0.0 {
         said.push(format!(
-            "Phones are away {} of the time, {} at a stretch: that is in the number.",
-            percent(1.0 - up),
-            seconds(lives.down_s / lives.deaths.max(1.0)),
+            "Phones were away {} of the time, {} at a stretch; {} is in the number, as {:.0} times may say too little.",
+            percent(away),
+            seconds(lives.down_s / lives.deaths),
+            percent(1.0 - up(question.usage)),
+            lives.deaths,
         ));
     }
     if advice.peak > 1.05 {
@@ -142,26 +139,25 @@ fn loads(question: &Question<'_>, advice: &Advice, said: &mut Vec<String>) {
     }
 }
 
-fn conclusion(advice: &Advice, said: &mut Vec<String>) {
-    let now = advice.now.0;
+/// What follows, if `stands` is the number that is advised and `now` phones are there.
+pub(super) fn conclusion(advice: &Advice, stands: Option<usize>, now: usize) -> Vec<String> {
+    let mut said = Vec::new();
     let would = |phones: usize| {
-        let outcome = advice.tried.iter().find(|(tried, _)| *tried == phones).map(|(_, outcome)| outcome)?;
+        let outcome = advice.outcome(phones)?;
         let shares = advice.classes.iter().zip(outcome.attained);
         let shares: Vec<String> =
             shares.filter_map(|(class, share)| Some(format!("{} {}", class.class.name(), percent(share?)))).collect();
         Some(shares.join(", "))
     };
-    let Some(wanted) = advice.wanted else {
-        if advice.verdict == Verdict::Unattainable && !advice.tried.is_empty() {
-            let most = advice.tried.iter().map(|(phones, _)| *phones).max().unwrap_or(now);
-            said.push(format!("Played again with up to {most} such phones, not every objective was met."));
-        }
-        return;
-    };
-    let mut text = match advice.verdict {
-        Verdict::Enough => format!("The {now} phones that are there are what it takes"),
-        Verdict::Fewer => format!("Phones like these that would do: {wanted}; there are {now}"),
-        _ => format!("Phones like these that are needed: {wanted}; there are {now}"),
+    if advice.wanted.is_none() && advice.verdict == Verdict::Unattainable && !advice.tried.is_empty() {
+        let most = advice.tried.iter().map(|(phones, _)| *phones).max().unwrap_or(now);
+        said.push(format!("Played again with up to {most} such phones, not every objective was met."));
+    }
+    let Some(wanted) = stands else { return said };
+    let mut text = match wanted.cmp(&now) {
+        Ordering::Equal => format!("The {now} phones that are there are what it takes"),
+        Ordering::Less => format!("Phones like these that would do: {wanted}; there are {now}"),
+        Ordering::Greater => format!("Phones like these that are needed: {wanted}; there are {now}"),
     };
     if let Some(shares) = would(wanted) {
         text.push_str(&format!(". Played again with {wanted}, in time: {shares}"));
@@ -176,7 +172,18 @@ fn conclusion(advice: &Advice, said: &mut Vec<String>) {
         text.push_str(&format!("; with {fails}: {shares}"));
     }
     said.push(text + ".");
-    for kind in advice.kinds.iter().filter(|kind| kind.kind == "fastest") {
+    match advice.wanted {
+        Some(last) if last > wanted => {
+            said.push(format!("The last look wants {last}; that stands when a second look agrees."));
+        }
+        Some(last) if last < wanted => said.push(format!(
+            "The last look wants {last}; fewer stand when all looks of a quarter of an hour want fewer, by more than one phone and a \
+             twentieth."
+        )),
+        Some(_) => {}
+        None => said.push(format!("The last look could not say; {wanted} is of an earlier one.")),
+    }
+    for kind in advice.kinds_for(stands, now).iter().filter(|kind| kind.kind == "fastest") {
         said.push(format!(
             "Or {} more like the fastest there are ({} tokens/s read, {} written).",
             kind.phones,
@@ -184,6 +191,7 @@ fn conclusion(advice: &Advice, said: &mut Vec<String>) {
             rounded(kind.rates.1),
         ));
     }
+    said
 }
 
 fn percent(share: f64) -> String {

@@ -42,6 +42,12 @@ pub(crate) fn rehearse(scenario: &Scenario, workload: &Arc<Workload>, until_s: f
     finish(begin(scenario, workload, &CoreSetup::DEFAULT, &beliefs), until_s).requests
 }
 
+/// The same for a gateway that has to get to know them.
+pub(crate) fn serve(scenario: &Scenario, workload: &Arc<Workload>, until_s: f64) -> Vec<Progress> {
+    let beliefs = Beliefs::draw(scenario, workload);
+    finish(begin(scenario, workload, &CoreSetup::DEFAULT, &beliefs), until_s).requests
+}
+
 /// What the core has measured after so many seconds of a play, over the last `window_s`; and what had become of each request.
 pub(super) fn measure(
     scenario: &Scenario,

@@ -60,6 +60,27 @@ impl Timeline {
         Self(phases)
     }
 
+    /// One of a phone that is away between these times, which lie in order and apart.
+    pub fn away(absences: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let mut phases = Vec::new();
+        let mut start = 0.0;
+        for (goes, comes) in absences {
+            phases.push(Phase { start, end: goes, factor: 1.0 });
+            phases.push(Phase { start: goes, end: comes, factor: 0.0 });
+            start = comes;
+        }
+        phases.push(Phase { start, end: f64::INFINITY, factor: 1.0 });
+        Self(phases)
+    }
+
+    /// The same from `start` seconds on, which is then time 0. Every phone begins at full speed: here for no time at all.
+    #[must_use]
+    pub fn from(self, start: f64) -> Self {
+        let later = self.0.into_iter().filter(|phase| phase.end > start);
+        let later = later.map(|phase| Phase { start: (phase.start - start).max(0.0), end: phase.end - start, ..phase });
+        Self(std::iter::once(Phase { start: 0.0, end: 0.0, factor: 1.0 }).chain(later).collect())
+    }
+
     /// The phases, in order; at least one.
     pub fn phases(&self) -> &[Phase] {
         &self.0
