@@ -491,6 +491,11 @@ pub(super) fn note(replica: &Value) -> String {
         format!("says that it is full; gets work again in {}", length(seconds.ceil()))
     } else if let (Some(seconds), "out") = (replica["penalty_s"].as_f64(), cell(replica, "state").as_str()) {
         format!("tried again in {}", length(seconds.ceil()))
+    } else if let (Some(left), "ending") = (replica["ends_in_s"].as_f64(), cell(replica, "state_reason").as_str()) {
+        format!(
+            "its deployment ended {} ago: state a later end (replicas patch --expires-at) if it goes on",
+            length(-left.min(0.0))
+        )
     } else {
         String::new()
     };
@@ -719,6 +724,11 @@ ID  NAME  STATE    FOR  BUSY  MODELS  ENGINE  READ/S  WRITE/S  GOOD  BAD  NOTE
         assert_eq!(note(&out), "nobody accepts the connection (tried again in 1m16s)");
         assert_eq!(note(&full), "says that it is full; gets work again in 4s");
         assert_eq!(note(&drained), "drained: nothing runs there");
+        let ended = json!({"state": "draining", "state_reason": "ending", "ends_in_s": -264.0, "problem": null});
+        assert_eq!(
+            note(&ended),
+            "its deployment ended 4m24s ago: state a later end (replicas patch --expires-at) if it goes on"
+        );
         assert_eq!(note(&leaving), "is removed once it is empty");
         assert_eq!(note(&json!({"state": "ready", "penalty_s": null})), "");
         assert_eq!(summary(&[out, drained, leaving]), "3 replicas: 1 out, 2 draining");

@@ -270,7 +270,8 @@ impl Fleet {
         let record = replica.record;
         self.keep(move |store| store.remove_replica(by, record)).await?;
         self.leave(&replica, force);
-        Ok(Removal { gone: self.replica(id).is_none(), in_configuration: is_configured(replica.source) })
+        let in_configuration = self.settings.load().configured.contains(&replica.url);
+        Ok(Removal { gone: self.replica(id).is_none(), in_configuration })
     }
 
     /// A replica that is not on its way out: of those nothing is kept any more.
@@ -318,6 +319,8 @@ impl Fleet {
                 tracing::info!(replica = &*replica.label, url = %replica.url, source = replica.source.name(), "replica added");
                 self.feed.send(replica.id, &replica.label, PoolChange::Added { url: replica.url.to_string() });
                 self.tell(&replica);
+                // Not with the next look: until then it would be given work that its end, near or past, forbids.
+                self.tell_end(&replica);
                 if record.drained {
                     self.set_draining(&replica, true, None);
                 }

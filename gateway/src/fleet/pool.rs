@@ -4,7 +4,7 @@
 //! swap, then tell the scheduler, so that the scheduler never names a replica that readers don't know.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -76,12 +76,16 @@ pub(super) struct Settings {
     /// Unused connections are closed after this.
     pub(super) idle: Duration,
     pub(super) naming: Naming,
+    /// The addresses that it states, whoever has stated more about them since.
+    pub(super) configured: HashSet<ReplicaUrl>,
 }
 
 impl Settings {
     pub(super) fn new(config: &Config) -> Self {
+        let rules = UrlRules::from(&config.pool);
         Self {
-            rules: UrlRules::from(&config.pool),
+            configured: config.replicas.iter().filter_map(|one| ReplicaUrl::parse(&one.url, &rules).ok()).collect(),
+            rules,
             max_replicas: config.pool.max_replicas,
             health: config.health.clone(),
             registration: config.registration.clone(),

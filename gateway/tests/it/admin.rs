@@ -80,6 +80,22 @@ async fn what_operators_did_survives_a_restart() {
 }
 
 #[tokio::test]
+async fn removing_a_phone_of_the_configuration_says_that_it_comes_back_whoever_has_stated_more_about_it() {
+    let fleet = Fleet::of(2, &phone(1, 100.0)).await;
+    let gateway = Gateway::over(&fleet, "").await;
+    let noted =
+        async |id: &str| gateway.admin("DELETE", &format!("/admin/replicas/{id}"), None).await.json()["note"].clone();
+    assert_eq!(call(&gateway, "PATCH", "/admin/replicas/2", json!({"slots": 1})).await.status, 200);
+    assert_eq!(replica(&gateway, "2").await["source"], "admin");
+    for id in ["1", "2"] {
+        let note = noted(id).await;
+        assert!(note.as_str().is_some_and(|note| note.contains("comes back with the next reload")), "{id}: {note}");
+    }
+    let own = add(&gateway, json!({"url": "https://another.localhost:9"})).await.json()["id"].to_string();
+    assert_eq!(noted(&own).await, Value::Null, "an operator's own does not come back");
+}
+
+#[tokio::test]
 async fn a_phone_removed_while_it_answers_finishes_first_and_may_come_back() {
     let fleet = Fleet::of(1, &phone(1, 1.0)).await;
     let gateway = Gateway::over(&fleet, "").await;

@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{Fleet, Gateway, chat, phone};
@@ -36,6 +37,26 @@ async fn a_deployment_that_has_ended_gets_no_work_and_one_that_is_extended_does_
     state(&gateway, &json!({"expires_at": unix() + 86_400})).await;
     gateway.wait_ready(1).await;
     assert!(waiting.answer().await.is_whole("hello", 4));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_phone_whose_deployment_has_ended_before_it_is_known_never_gets_work_and_neither_after_a_restart() {
+    let fleet = Fleet::of(1, &phone(2, 50.0)).await;
+    let mut gateway = Gateway::builder("").trust(&fleet).start().await;
+    let over = json!({"url": fleet.phones[0].url(), "expires_at": unix() - 60});
+    let added = gateway.admin("POST", "/admin/replicas", Some(&over)).await;
+    assert!(added.status < 300, "{}", added.text());
+    for life in ["new", "restarted"] {
+        gateway.wait_for("a probe", async |gateway| replica(gateway).await["last_probe"].is_object()).await;
+        gateway.wait_for("the drain", async |gateway| gateway.states("draining").await == 1).await;
+        let ended = replica(&gateway).await;
+        let states: Vec<&Value> =
+            ended["history"].as_array().into_iter().flatten().map(|change| &change["to"]).collect();
+        assert!(states.iter().all(|to| *to == "draining"), "{life}: {ended}");
+        gateway.signal(Signal::TERM);
+        assert!(gateway.exited().await.success());
+        gateway.restart().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
