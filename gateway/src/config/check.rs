@@ -28,9 +28,12 @@ impl Checks<'_, '_> {
         self.gathered.mistakes.push(Mistake { place, key: key.into(), value: None, why, accepted, suggestion: None });
     }
 
-    /// Whether something is wrong with this key itself: what follows from that is no mistake of its own.
+    /// Whether something is wrong with this key itself, or with an entry of its list: what follows from that is no mistake of its own.
     fn is_wrong(&self, key: &str) -> bool {
-        self.gathered.mistakes.iter().any(|mistake| mistake.key == key)
+        let stands = |mistake: &Mistake| {
+            mistake.key.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+        };
+        self.gathered.mistakes.iter().any(stands)
     }
 
     fn at_most<T: PartialOrd>(&mut self, small: (&str, T), large: (&str, T)) {
@@ -91,7 +94,8 @@ fn check_chain(config: &Config, checks: &mut Checks<'_, '_>) {
     if chain.rpc.is_none() {
         return;
     }
-    if chain.jobs.is_empty() && chain.deployers.is_empty() {
+    let is_empty = chain.jobs.is_empty() && chain.deployers.is_empty();
+    if is_empty && !checks.is_wrong("chain.jobs") && !checks.is_wrong("chain.deployers") {
         checks.note("chain.rpc", "nothing to look up: chain.jobs and chain.deployers are both empty", None);
     }
     let url = format!("https://0123456789abcdef.{}", chain.suffix);
@@ -102,7 +106,8 @@ fn check_chain(config: &Config, checks: &mut Checks<'_, '_>) {
 
 fn check_listeners(config: &Config, checks: &mut Checks<'_, '_>) {
     let server = &config.server;
-    if server.listen.is_empty() && server.tls_listen.is_empty() {
+    let is_empty = server.listen.is_empty() && server.tls_listen.is_empty();
+    if is_empty && !checks.is_wrong("server.listen") && !checks.is_wrong("server.tls_listen") {
         checks.note("server.listen", "nothing to listen on: server.listen and server.tls_listen are both empty", None);
     }
     match (&server.tls_cert, &server.tls_key) {

@@ -387,3 +387,14 @@ fn a_replicas_name_is_a_word_and_its_own() {
     let found = mistakes(&named("pixel-7", "pixel-7"));
     assert!(found.len() == 1 && found[0].contains("replicas[0] is called that"), "{found:?}");
 }
+
+#[test]
+fn what_follows_from_a_wrong_entry_of_a_list_is_no_mistake_of_its_own() {
+    let found = mistakes(
+        "[server]\nlisten = [\"0.0.0.0:99999\"]\n[chain]\nrpc = \"https://node.example\"\njobs = [\"Acurast:5Grw:abc\"]\n",
+    );
+    assert_eq!(found.len(), 2, "{found:#?}");
+    assert!(found[0].contains("server.listen[0]") && found[1].contains("chain.jobs[0]"), "{found:#?}");
+    let found = mistakes("[server]\nlisten = []\n[chain]\nrpc = \"https://node.example\"\n");
+    assert_eq!(found.len(), 2, "lists that are empty are empty: {found:#?}");
+}
