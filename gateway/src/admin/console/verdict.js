@@ -156,11 +156,13 @@ function ofRelays(state, pool, now) {
   return (totals?.relays_down ?? []).map((relay) => {
     const hit = pool.replicas.filter((r) => r.reason === "relay_down" && isBehind(r, relay));
     const unreachable = hit.length ? hit : [...pool.out, ...pool.missing].filter((r) => isBehind(r, relay));
-    const since = Math.min(...hit.map((r) => r.since_s));
-    const when = Number.isFinite(since) ? ` since ${clockTime(since, now)}` : "";
+    // Phones that were out before it keep the time at which they went.
+    const fell = mostAtOnce(hit.map((r) => r.since_s));
+    const when = fell ? ` since ${clockTime(fell.from, now)}` : "";
+    const seen = inBrackets(kinds(unreachable.filter((r) => r.problem)), 2);
     return {
       key: `relay ${relay}`, level: "bad", title: `Relay ${relay} is down: ${count(unreachable.length, "phone")} unreachable${when}`,
-      detail: `All phones behind it failed at once, so none of them is blamed: they come back with it, without a penalty.${waiting ? ` ${count(waiting, "request")} wait${waiting === 1 ? "s" : ""} meanwhile.` : ""}${idle}`,
+      detail: `All phones behind it failed at once${seen ? ` (${seen})` : ""}, so none of them is blamed: they come back with it, without a penalty.${waiting ? ` ${count(waiting, "request")} wait${waiting === 1 ? "s" : ""} meanwhile.` : ""}${idle}`,
       next: `Wait, or check the way to it: does this machine reach ${relay}? If other networks reach it, the fault is here.`,
     };
   });
@@ -219,14 +221,20 @@ const failsAfter = ({ queue }) => (Number.isFinite(queue?.refused_after_s) ? `af
  * that are not back after a restart nobody has seen.
  */
 export function atOnce(out) {
-  const times = out.filter((r) => r.reason === "hard_failure" && !isMissing(r)).map((r) => r.since_s).sort((a, b) => a - b);
+  const best = mostAtOnce(out.filter((r) => r.reason === "hard_failure" && !isMissing(r)).map((r) => r.since_s));
+  return best && best.n >= NO_CHANCE && best.n >= 0.8 * out.length ? { n: best.n, span: best.span } : null;
+}
+
+/** The moment at which the most of these times lie: `{ from, n, span }`, in seconds; the later one of two alike, or null without a time. */
+function mostAtOnce(times) {
+  const sorted = times.filter(Number.isFinite).sort((a, b) => a - b);
   let best = null;
-  for (let [from, to] = [0, 0]; to < times.length; to += 1) {
-    while (times[to] - times[from] > AT_ONCE) from += 1;
+  for (let [from, to] = [0, 0]; to < sorted.length; to += 1) {
+    while (sorted[to] - sorted[from] > AT_ONCE) from += 1;
     const n = to - from + 1;
-    if (!best || n > best.n) best = { n, span: times[to] - times[from] };
+    if (!best || n >= best.n) best = { from: sorted[from], n, span: sorted[to] - sorted[from] };
   }
-  return best && best.n >= NO_CHANCE && best.n >= 0.8 * out.length ? best : null;
+  return best;
 }
 
 function ofPool(state, pool, now) {
@@ -261,7 +269,7 @@ function remedyFor(away, otherwise) {
   const [first] = kinds(away);
   const burst = atOnce(away);
   const asked = first?.next ? sentence(upper(first.next)) : burst ? "" : otherwise;
-  return [burst ? "Look at the relay or the network, not at the phones." : "", asked, sentence(upper(first?.again ?? ""))].filter(Boolean).join(" ");
+  return [burst ? "One cause took them: look at what they share (the relay, the network, the deployment) before you look at one of them." : "", asked, sentence(upper(first?.again ?? ""))].filter(Boolean).join(" ");
 }
 
 const SEE_ONE = "Look at one of them: is it on, has it a network, is its app open?";
