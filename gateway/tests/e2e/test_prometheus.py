@@ -243,6 +243,16 @@ def test_the_dashboards_are_what_their_script_writes():
     assert done.returncode == 0, done.stderr
 
 
+def test_no_panel_sets_a_chosen_model_against_all():
+    boards = sorted((root / "dashboards").glob("*.json"))
+    assert boards
+    for board in boards:
+        for panel in json.loads(board.read_text())["panels"]:
+            for target in panel.get("targets", []):
+                selectors = re.findall(r"\bhuntgroup_\w+(?:\{([^}]*)\})?", target["expr"])
+                assert len({"$model" in one for one in selectors}) <= 1, (board.name, panel["title"], target["expr"])
+
+
 def test_the_commands_of_the_runbook_exist():
     text = (root / "gateway" / "docs" / "runbook.md").read_text()
     named = [command.split() for command in re.findall(r"`huntgroup ([^`]+)`", text)]
