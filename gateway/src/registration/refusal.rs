@@ -16,8 +16,8 @@ pub enum Refusal {
     /// Too many wrong tokens from this address.
     #[error("too many wrong tokens from this address; wait a minute")]
     TooManyTries,
-    /// Not the token.
-    #[error("this call needs the registration token: POST /admin/register?token=TOKEN")]
+    /// Not the token, or none.
+    #[error("the registration token is missing or wrong: POST /admin/register?token=TOKEN")]
     Token,
     /// Too long.
     #[error("the body is too large for a registration")]

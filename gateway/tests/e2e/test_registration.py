@@ -72,4 +72,5 @@ def test_what_is_not_registration_is_not_there(stage):
         assert answer.status == 404 and answer.error["code"] == "not_found", (path, answer)
     wrong = http.request("POST", callback + "x", json={"event": "started", "url": "https://a.acu.run"})
     assert wrong.status == 401 and wrong.error["code"] == "invalid_registration_token"
+    assert "missing or wrong" in wrong.error["message"], "whoever sent one is not told to send one"
     assert TOKEN not in repr(wrong) and gateway.replicas() == []

@@ -23,6 +23,11 @@ Examples:
         127.0.0.1:8444/phones/0/fault
     curl -X POST 127.0.0.1:8444/phones/all/cut
 
+  Take one away, and all of them for half a minute; bring the first back:
+    curl -X POST 127.0.0.1:8444/phones/0/kill
+    curl -d '{\"seconds\":30}' 127.0.0.1:8444/phones/all/kill
+    curl -X POST 127.0.0.1:8444/phones/0/revive
+
 A message may ask for the kind of its answer: [fake think=6 tokens=20 calls=2] stands for so many tokens of thinking
 and of text and so many tool calls.";
 
