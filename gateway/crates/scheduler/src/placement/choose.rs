@@ -472,7 +472,9 @@ impl Scheduler {
         let watching = self.copy_stragglers(model, now);
         let waiting = self.queue.waiting_for(model) > 0;
         let left = self.pool.models.get(&model).is_some_and(|pool| !pool.offers.is_empty());
-        if (waiting && left || watching) && self.ticking.insert(model) {
+        if waiting && left || watching {
+            // A slot that was declined again asked for a whole turn; all of them together take that long.
+            self.ticking.insert(model);
             self.timers.set(Timer::Tick(model), Some(now + TICK / slices as u32));
         }
     }

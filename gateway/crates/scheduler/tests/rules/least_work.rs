@@ -100,6 +100,23 @@ fn patience_ends_when_the_declined_replica_would_have_answered() {
     assert!(rig.core.request(waiting, rig.now).is_some_and(|view| view.running.is_some()));
 }
 
+#[test]
+fn patience_ends_for_all_that_wait_beside_many_idle_replicas() {
+    let mut rig = Rig::new(least_work());
+    for id in 1..=400 {
+        // A fifth is twice as fast: worth waiting for, for a while.
+        let (prefill, decode) = if id % 5 == 0 { (200.0, 10.0) } else { (100.0, 5.0) };
+        let prior = Some(Rates { prefill, decode });
+        rig.ready(id, ReplicaSpec { relay: RelayId(id), prior, ..spec(2) });
+    }
+    (0..250).for_each(|_| drop(rig.ask(request())));
+    let waiting = 250 - started(&mut rig).len();
+    assert!(waiting > 40, "{waiting} wait for a fast one");
+    // What the first replica that they declined would have taken, and one look at all.
+    rig.pass(seconds(21 + 5));
+    assert_eq!(started(&mut rig).len(), waiting, "hundreds of replicas were idle all the time");
+}
+
 /// Two tenants' queues on ten replicas, every attempt taking four seconds; who was served, in order.
 fn serve_two(config: SchedulerConfig, requests: [usize; 2], rounds: usize) -> Vec<TenantId> {
     let mut rig = pool(config, &[(100.0, 10.0); 10]);
