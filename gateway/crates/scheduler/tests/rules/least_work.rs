@@ -109,7 +109,9 @@ fn patience_ends_for_all_that_wait_beside_many_idle_replicas() {
         let prior = Some(Rates { prefill, decode });
         rig.ready(id, ReplicaSpec { relay: RelayId(id), prior, ..spec(2) });
     }
-    (0..250).for_each(|_| drop(rig.ask(request())));
+    for _ in 0..250 {
+        rig.ask(request());
+    }
     let waiting = 250 - started(&mut rig).len();
     assert!(waiting > 40, "{waiting} wait for a fast one");
     // What the first replica that they declined would have taken, and one look at all.
