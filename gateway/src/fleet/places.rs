@@ -2,9 +2,10 @@
 //!
 //! Problem: sixteen phones that answer a byte a second would hold all places for as long as they may, and a good phone would not come
 //! into service meanwhile. Choice: nobody holds more than a quarter of the places, and those that have failed before share half of
-//! them, so that one that has just come always finds a place soon. Whose a phone is, is told by what it can't choose freely: the
-//! deployment that the chain names, or else the address that it called from. Behind a proxy all have one address; there
-//! the deployment that it states has to do, and strangers that state many hold the places for one exam each.
+//! them, and half of their party's, so that one that has just come finds a place soon. Whose a phone is, is told by what it can't
+//! choose freely: the deployment that the chain names, or else the address that it called from. Behind a proxy all have one address;
+//! there the deployment that it states has to do, and strangers that state many hold the places for one exam each. Those that state
+//! none are many, not one: together they hold half.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -21,6 +22,8 @@ use crate::{auth::network, upstream::is_public};
 const ALL: usize = 16;
 /// Of those, of one party.
 const OF_A_PARTY: usize = ALL / 4;
+/// Of those, of all of whom nothing is known.
+const OF_UNKNOWN: usize = ALL / 2;
 /// Of those, of phones that have failed before.
 const AGAIN: usize = ALL / 2;
 
@@ -36,6 +39,11 @@ pub(super) enum Party {
 }
 
 impl Party {
+    /// Places that it holds at most.
+    const fn most(&self) -> usize {
+        if matches!(self, Self::Unknown) { OF_UNKNOWN } else { OF_A_PARTY }
+    }
+
     /// `None`: an operator states it, who may state as many as he likes.
     pub(super) fn of(replica: &Replica) -> Option<Self> {
         if is_stated_by_operator(replica.source) {
@@ -76,11 +84,14 @@ impl Places {
 
     /// Gives a place, or has it wait for one. Whether it has one.
     pub(super) fn take(&mut self, id: ReplicaId, place: Place) -> bool {
-        let of_party = |taken: &&Place| taken.party.is_some() && taken.party == place.party;
-        let again = self.taken.values().filter(|taken| taken.again).count();
-        let room = !self.are_full()
-            && self.taken.values().filter(of_party).count() < OF_A_PARTY
-            && !(place.again && again >= AGAIN);
+        let count = |of: &dyn Fn(&Place) -> bool| self.taken.values().filter(|taken| of(taken)).count();
+        let of_party = |taken: &Place| taken.party == place.party;
+        let has_room = |party: &Party| {
+            let again = count(&|taken| of_party(taken) && taken.again);
+            count(&of_party) < party.most() && !(place.again && again >= party.most() / 2)
+        };
+        let turned_away = place.again && count(&|taken| taken.again) >= AGAIN;
+        let room = !self.are_full() && !turned_away && place.party.as_ref().is_none_or(has_room);
         if room {
             self.taken.insert(id, place);
         } else {
@@ -130,6 +141,18 @@ mod tests {
         let mut places = Places::default();
         assert_eq!(fill(&mut places, 0, 16, |id| of(&id.to_string(), true)), 8);
         assert!(places.take(ReplicaId(20), of("good", false)));
+    }
+
+    #[test]
+    fn those_of_a_party_that_have_failed_before_leave_half_of_its_places_to_newcomers() {
+        let mut places = Places::default();
+        assert_eq!(fill(&mut places, 0, 16, |_| of("slow", true)), 2);
+        assert_eq!(fill(&mut places, 20, 16, |_| of("slow", false)), 2);
+        let unknown = |again| Place { party: Some(Party::Unknown), again };
+        let mut places = Places::default();
+        assert_eq!(fill(&mut places, 0, 16, |_| unknown(true)), 4);
+        assert_eq!(fill(&mut places, 20, 16, |_| unknown(false)), 4);
+        assert!(places.take(ReplicaId(50), of("good", false)));
     }
 
     #[test]
