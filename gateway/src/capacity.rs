@@ -101,7 +101,12 @@ impl Adviser {
             let asked = ask(&gateway, window);
             let now = clock::now();
             let before = steady;
-            let Ok((models, after)) = tokio::task::spawn_blocking(move || answer(asked, before, now)).await else {
+            let looked = tokio::select! {
+                // The process does not wait for a thread that computes.
+                () = stop.wait() => return,
+                looked = tokio::task::spawn_blocking(move || answer(asked, before, now)) => looked,
+            };
+            let Ok((models, after)) = looked else {
                 tracing::error!("capacity advice panicked; it begins anew");
                 steady = BTreeMap::new();
                 continue;
