@@ -328,7 +328,7 @@ PLACES = [
         Act(("HuntgroupFirstTokenLate",), phones_think_before_they_speak, phones_speak_at_once, resolves=("HuntgroupFirstTokenLate",)),
     ]),
     Place("small", phones=1, options={"speed": "0.8b"}, config={"capacity": {"every": "1s"}}, acts=[
-        Act(("HuntgroupTooFewReplicas",), more_people_than_phones, people_leave, within=120),
+        Act(("HuntgroupTooFewReplicas",), more_people_than_phones, people_leave, within=240),
         # A request's age counts from its arrival: it has waited before it runs.
     ], allowed=["HuntgroupFirstTokenLate", "HuntgroupRequestStuck"]),
     Place("breaking", phones=4, options={"slots": 2, "speed": "0.8b"}, acts=[
