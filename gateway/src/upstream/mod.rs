@@ -139,8 +139,7 @@ impl Upstream {
 
     /// Gets an answer that may be long, and waits for its head. Dropping the future, or the reply, closes the connection.
     pub async fn open(&self, endpoint: &Endpoint, path: &str, key: Option<&str>) -> Result<Reply, Failure> {
-        let mut request =
-            || head(Method::GET, endpoint, path, key).body(SegmentsBody::default()).map_err(Failure::Request);
+        let mut request = || bare(Method::GET, endpoint, path, key);
         self.exchange(endpoint, &mut request, true).await
     }
 
@@ -152,8 +151,7 @@ impl Upstream {
         key: Option<&str>,
         limit: Duration,
     ) -> Result<Fetched, Failure> {
-        let mut request =
-            || head(Method::DELETE, endpoint, path, key).body(SegmentsBody::default()).map_err(Failure::Request);
+        let mut request = || bare(Method::DELETE, endpoint, path, key);
         self.fetch(endpoint, &mut request, limit).await
     }
 
@@ -181,8 +179,7 @@ impl Upstream {
         key: Option<&str>,
         limit: Duration,
     ) -> Result<Fetched, Failure> {
-        let mut request =
-            || head(Method::GET, endpoint, path, key).body(SegmentsBody::default()).map_err(Failure::Request);
+        let mut request = || bare(Method::GET, endpoint, path, key);
         self.fetch(endpoint, &mut request, limit).await
     }
 
@@ -315,6 +312,11 @@ impl Reply {
         let text = self.head.headers.get(header::RETRY_AFTER)?.to_str().ok()?;
         text.trim().parse().ok().map(Duration::from_secs)
     }
+}
+
+/// A request without a body.
+fn bare(method: Method, endpoint: &Endpoint, path: &str, key: Option<&str>) -> Result<Request<SegmentsBody>, Failure> {
+    head(method, endpoint, path, key).body(SegmentsBody::default()).map_err(Failure::Request)
 }
 
 fn head(method: Method, endpoint: &Endpoint, path: &str, key: Option<&str>) -> http::request::Builder {
