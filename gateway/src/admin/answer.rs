@@ -13,11 +13,11 @@ use crate::{batch::BatchError, fleet::ChangeError, fleet::UrlError};
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminError {
     /// The body is not what the route takes.
-    #[error("{message}")]
+    #[error("{}{message}", param.as_ref().map(|param| format!("{param} ")).unwrap_or_default())]
     Invalid {
         /// The field, if it is one.
         param: Option<String>,
-        /// What is wrong.
+        /// What is wrong: of a field what it must be, and the field is put before.
         message: String,
     },
     /// The body is no JSON.
@@ -80,11 +80,20 @@ impl AdminError {
         Self::Invalid { param: Some(param.into()), message: message.into() }
     }
 
+    /// What is wrong, without the field.
+    pub(super) fn what(&self) -> String {
+        match self {
+            Self::Invalid { message, .. } => message.clone(),
+            other => other.to_string(),
+        }
+    }
+
     fn status(&self) -> StatusCode {
         match self {
-            Self::Invalid { .. } | Self::NotJson(_) | Self::BodyLost | Self::Change(ChangeError::Url(_)) => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::Invalid { .. }
+            | Self::NotJson(_)
+            | Self::BodyLost
+            | Self::Change(ChangeError::Url(_) | ChangeError::Labels(_)) => StatusCode::BAD_REQUEST,
             Self::Reload(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -106,7 +115,7 @@ impl AdminError {
 
     fn code(&self) -> Option<&'static str> {
         Some(match self {
-            Self::Invalid { .. } => "invalid_value",
+            Self::Invalid { .. } | Self::Change(ChangeError::Labels(_)) => "invalid_value",
             Self::NotJson(_) => "invalid_json",
             Self::Token => "invalid_admin_token",
             Self::TooManyLogins => "too_many_attempts",
@@ -132,6 +141,7 @@ impl AdminError {
             Self::Invalid { param, .. } => param.as_deref(),
             Self::Change(ChangeError::Url(_)) => Some("url"),
             Self::Change(ChangeError::NameTaken(_)) => Some("name"),
+            Self::Change(ChangeError::Labels(_)) => Some("labels"),
             _ => None,
         }
     }

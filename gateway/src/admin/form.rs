@@ -8,19 +8,20 @@ use axum::{
     http::{StatusCode, request::Parts},
 };
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use serde_json::{Map, Value};
 use store::KeyLimits;
 use utoipa::ToSchema;
 
 use super::answer::AdminError;
 use crate::{
     config::{RATES, Secret, StatedModels, is_replica_name},
-    fleet::{Amendment, Dialect},
+    fleet::{Amendment, Dialect, LabelChange, MAX_LABELS},
 };
 
 /// Letters in a name, a label or a model. 256: the longest file name.
 const MAX_TEXT: usize = 256;
-/// Labels of one replica.
-const MAX_LABELS: usize = 32;
+/// Fields of an object, twice those of the largest form: in a larger one no wrong one is looked for.
+const MAX_FIELDS: usize = 32;
 /// Models of one replica.
 const MAX_MODELS: usize = 64;
 
@@ -34,7 +35,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         let body = bytes(request, state).await?;
         let mut reader = serde_json::Deserializer::from_slice(&body);
         let value = T::deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
-        value.map(Self).map_err(misread)
+        value.map(Self).map_err(|error| wrong_field::<T>(&body).unwrap_or_else(|| misread(error)))
     }
 }
 
@@ -75,7 +76,9 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalB
         if body.trim_ascii().is_empty() {
             return Ok(Self(T::default()));
         }
-        serde_json::from_slice(&body).map(Self).map_err(misread)
+        serde_json::from_slice(&body)
+            .map(Self)
+            .map_err(|error| wrong_field::<T>(&body).unwrap_or_else(|| misread(error)))
     }
 }
 
@@ -83,6 +86,24 @@ pub(super) async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result
     Bytes::from_request(request, state).await.map_err(|rejection: BytesRejection| {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE { AdminError::TooLarge } else { AdminError::BodyLost }
     })
+}
+
+/// The field of an object that is of a wrong type, which a reader of flattened fields does not tell: alone it has the same error, or
+/// without it there is another.
+fn wrong_field<T: DeserializeOwned>(body: &[u8]) -> Option<AdminError> {
+    let fields: Map<String, Value> = serde_json::from_slice(body).ok()?;
+    let wrong = |fields: Map<String, Value>| Some(serde_json::from_value::<T>(fields.into()).err()?.to_string());
+    let why = wrong(fields.clone()).filter(|_| fields.len() <= MAX_FIELDS)?;
+    let is_wrong = |(name, value): &(&String, &Value)| {
+        let mut others = fields.clone();
+        others.remove(*name);
+        let alone = [((*name).clone(), (*value).clone())].into_iter().collect();
+        wrong(alone).is_some_and(|alone| alone == why)
+            || wrong(others).is_none_or(|others| others != why && !others.starts_with("missing field"))
+    };
+    let is_named = why.starts_with("missing field") || why.starts_with("unknown field");
+    let (named, _) = fields.iter().find(is_wrong).filter(|_| !is_named)?;
+    Some(AdminError::invalid(named, format!("has a wrong value: {why}")))
 }
 
 fn misread(error: serde_json::Error) -> AdminError {
@@ -115,10 +136,10 @@ impl ModelsForm {
             Self::Map(models) => models,
         };
         if models.len() > MAX_MODELS {
-            return Err(AdminError::invalid("models", format!("a replica has at most {MAX_MODELS} models")));
+            return Err(AdminError::invalid("models", format!("must be at most {MAX_MODELS}, not {}", models.len())));
         }
-        for name in models.keys().chain(models.values().flatten()) {
-            check_text("models", name)?;
+        if !models.keys().chain(models.values().flatten()).all(|name| is_text(name)) {
+            return Err(AdminError::invalid("models", format!("must be names {TEXT}")));
         }
         Ok(StatedModels(models))
     }
@@ -171,10 +192,11 @@ pub struct StatedForm {
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<String>)]
     pub(super) dialect: Option<Option<String>>,
-    /// Free words; replaces all of them.
+    /// Free words, at most 32. POST replaces all of them. PATCH merges them (RFC 7396): text sets one, `null` takes one away, others stay;
+    /// `null` for `labels` itself takes all away.
     #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<BTreeMap<String, String>>)]
-    pub(super) labels: Option<Option<BTreeMap<String, String>>>,
+    #[schema(value_type = Option<BTreeMap<String, Option<String>>>)]
+    pub(super) labels: Option<Option<BTreeMap<String, Option<String>>>>,
     /// When its deployment ends, in seconds since 1970.
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<u64>)]
@@ -194,6 +216,19 @@ pub struct StatedForm {
 }
 
 impl StatedForm {
+    /// A change: labels that are not named stay.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub(super) fn read_change(mut self) -> Result<Amendment, AdminError> {
+        let change = match self.labels.take() {
+            Some(Some(labels)) => Some(LabelChange::Some(check_labels(labels)?)),
+            Some(None) => Some(LabelChange::All(BTreeMap::new())),
+            None => None,
+        };
+        Ok(Amendment { labels: change, ..self.read()? })
+    }
+
     /// Checks every field.
     ///
     /// # Errors
@@ -219,7 +254,7 @@ impl StatedForm {
             context_tokens: self.context_tokens,
             key: self.api_key.map(|key| key.map(read_key).transpose()).transpose()?,
             dialect: self.dialect.map(|dialect| dialect.map(|name| read_dialect(&name)).transpose()).transpose()?,
-            labels: self.labels.map(|labels| read_labels(labels.unwrap_or_default())).transpose()?,
+            labels: self.labels.map(|labels| all_labels(labels.unwrap_or_default())).transpose()?,
             expires_at: self.expires_at,
             cost_acu_per_day: self.cost_acu_per_day,
             prefill_rate: self.prefill_rate,
@@ -228,13 +263,11 @@ impl StatedForm {
     }
 }
 
-fn check_text(param: &str, text: &str) -> Result<(), AdminError> {
-    let letters = text.chars().count();
-    if text.trim().is_empty() || letters > MAX_TEXT || text.chars().any(char::is_control) {
-        let why = format!("must have 1 to {MAX_TEXT} letters, none of them a control character");
-        return Err(AdminError::invalid(param, why));
-    }
-    Ok(())
+/// What [`is_text`] asks for.
+const TEXT: &str = "of 1 to 256 letters, none of them a control character";
+
+fn is_text(text: &str) -> bool {
+    !text.trim().is_empty() && text.chars().count() <= MAX_TEXT && !text.chars().any(char::is_control)
 }
 
 /// A name becomes a metric's label and a part of a URL.
@@ -274,17 +307,23 @@ fn read_dialect(name: &str) -> Result<Dialect, AdminError> {
     })
 }
 
-fn read_labels(labels: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, AdminError> {
-    if labels.len() > MAX_LABELS {
-        return Err(AdminError::invalid("labels", format!("a replica has at most {MAX_LABELS} labels")));
+/// Names and values; a value may be empty, or taken away.
+fn check_labels(labels: BTreeMap<String, Option<String>>) -> Result<BTreeMap<String, Option<String>>, AdminError> {
+    let is_value = |value: &String| value.is_empty() || is_text(value);
+    if labels.keys().all(|name| is_text(name)) && labels.values().flatten().all(is_value) {
+        return Ok(labels);
     }
-    for (name, value) in &labels {
-        check_text("labels", name)?;
-        if !value.is_empty() {
-            check_text("labels", value)?;
-        }
+    Err(AdminError::invalid("labels", format!("must have names {TEXT}, and values alike or empty")))
+}
+
+/// All that there are to be.
+fn all_labels(labels: BTreeMap<String, Option<String>>) -> Result<LabelChange, AdminError> {
+    let all: BTreeMap<_, _> =
+        check_labels(labels)?.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+    if all.len() > MAX_LABELS {
+        return Err(AdminError::invalid("labels", format!("must be at most {MAX_LABELS}, not {}", all.len())));
     }
-    Ok(labels)
+    Ok(LabelChange::All(all))
 }
 
 /// How to drain.
@@ -350,7 +389,7 @@ mod tests {
     use super::*;
 
     fn amend(json: &str) -> Result<Amendment, AdminError> {
-        serde_json::from_str::<AmendReplica>(json).map_err(misread)?.stated.read()
+        serde_json::from_str::<AmendReplica>(json).map_err(misread)?.stated.read_change()
     }
 
     #[test]
@@ -358,7 +397,7 @@ mod tests {
         let amendment = amend(r#"{"slots": null, "labels": null, "context_tokens": 4096}"#).unwrap();
         assert_eq!(amendment.slots, Some(None));
         assert_eq!(amendment.context_tokens, Some(Some(4096)));
-        assert_eq!(amendment.labels, Some(BTreeMap::new()));
+        assert_eq!(amendment.labels, Some(LabelChange::All(BTreeMap::new())));
         assert_eq!(amendment.expires_at, None);
     }
 
@@ -399,6 +438,25 @@ mod tests {
     }
 
     #[test]
+    fn a_field_of_a_wrong_type_is_named() {
+        for (json, field) in [
+            (r#"{"url": "https://a", "labels": {"a": 1}}"#, Some("labels")),
+            (r#"{"url": "https://a", "slots": "two", "name": "a"}"#, Some("slots")),
+            (r#"{"url": 7}"#, Some("url")),
+            (r#"{"url": "https://a", "decode_rate": "x", "slots": "two"}"#, Some("decode_rate")),
+            (r#"{"slots": 1}"#, None),
+            (r#"{"url": "https://a", "slotz": 1}"#, None),
+        ] {
+            let error = wrong_field::<AddReplica>(json.as_bytes());
+            let named = error.as_ref().and_then(|error| match error {
+                AdminError::Invalid { param, .. } => param.as_deref(),
+                _ => None,
+            });
+            assert_eq!(named, field, "{json}: {error:?}");
+        }
+    }
+
+    #[test]
     fn wrong_values_name_their_field() {
         for (json, word) in [
             (r#"{"slots": 0}"#, "from 1 to 1024"),
@@ -407,7 +465,12 @@ mod tests {
             (r#"{"expires_at": 1795996149000000}"#, "from 0 to"),
             (r#"{"name": "a b"}"#, "1 to 128"),
             (r#"{"api_key": "a\nb"}"#, "visible"),
-            (r#"{"models": ["\u001b[2J"]}"#, "control character"),
+            (
+                r#"{"models": ["\u001b[2J"]}"#,
+                "models must be names of 1 to 256 letters, none of them a control character",
+            ),
+            (r#"{"labels": {"room": "\u001b[2J"}}"#, "labels must have names of 1 to 256 letters"),
+            (r#"{"labels": {"": "x"}}"#, "labels must have names"),
             (r#"{"cost_acu_per_day": -1}"#, "from 0 to 1000000"),
             (r#"{"decode_rate": 0}"#, "from 0.01 to 1000000"),
         ] {

@@ -123,13 +123,13 @@ fn read_item(item: Value) -> Result<Item, AdminError> {
     let mut fields = match item {
         Value::String(url) => return Ok(Item { url, stated: Amendment::default(), instance: None }),
         Value::Object(fields) => fields,
-        _ => return Err(AdminError::invalid("", "neither a url nor an object")),
+        _ => return Err(AdminError::Invalid { param: None, message: "neither a url nor an object".into() }),
     };
     let url = match fields.remove("url") {
         Some(Value::String(url)) => url,
         // The deploy script lists instances that have not announced themselves yet.
-        Some(Value::Null) | None => return Err(AdminError::invalid("url", "it has no url (yet)")),
-        Some(_) => return Err(AdminError::invalid("url", "url must be a string")),
+        Some(Value::Null) | None => return Err(AdminError::invalid("url", "is missing: it has no url (yet)")),
+        Some(_) => return Err(AdminError::invalid("url", "must be text")),
     };
     let (stated, instance) = if fields.contains_key("deployment_id") {
         deployed(&fields)
@@ -138,7 +138,9 @@ fn read_item(item: Value) -> Result<Item, AdminError> {
             exported(fields).map_err(|error| AdminError::Invalid { param: None, message: error.to_string() })?;
         (stated, None)
     };
-    Ok(Item { url, stated: stated.read()?, instance })
+    // Of an instance nothing is told but which it is: what operators say of it besides stays.
+    let stated = if instance.is_some() { stated.read_change()? } else { stated.read()? };
+    Ok(Item { url, stated, instance })
 }
 
 /// `{instance, deployment_id, url, registered_s, acknowledged_s, ready_s}`.
@@ -150,8 +152,8 @@ fn deployed(fields: &serde_json::Map<String, Value>) -> (StatedForm, Option<Inst
         other if !other.is_null() => Some(other.to_string()),
         _ => None,
     };
-    let labels: BTreeMap<String, String> =
-        ["instance", "deployment_id"].iter().filter_map(|name| Some(((*name).to_owned(), text(name)?))).collect();
+    let labels: BTreeMap<String, Option<String>> =
+        ["instance", "deployment_id"].iter().filter_map(|name| Some(((*name).to_owned(), Some(text(name)?)))).collect();
     let instance = text("deployment_id").zip(text("instance"));
     let instance = instance.map(|(deployment, number)| Instance { deployment, number });
     (StatedForm { labels: Some(Some(labels)), ..StatedForm::default() }, instance)
@@ -176,6 +178,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fleet::LabelChange;
 
     #[test]
     fn the_deploy_scripts_list_is_taken_as_it_is() {
@@ -183,7 +186,8 @@ mod tests {
             "registered_s": 12.5, "acknowledged_s": 40.0, "ready_s": null});
         let Item { url, stated, instance } = read_item(item).unwrap();
         assert_eq!(url, "https://a.acu.run");
-        assert_eq!(stated.labels.unwrap()["instance"], "3");
+        let Some(LabelChange::Some(labels)) = stated.labels else { panic!("others must stay") };
+        assert_eq!(labels["instance"].as_deref(), Some("3"));
         let Instance { deployment, number } = instance.unwrap();
         assert_eq!((deployment.as_str(), number.as_str()), ("[{\"acurast\":\"5F\"},7]", "3"));
         let waiting = read_item(json!({"instance": 4, "deployment_id": 8, "url": null})).err().unwrap();

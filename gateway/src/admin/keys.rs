@@ -66,7 +66,7 @@ fn read(form: CreateKey) -> Result<KeyRequest, AdminError> {
     if let (Some(class), Some(max_class)) = (class, max_class)
         && class < max_class
     {
-        return Err(AdminError::invalid("class", "is more urgent than max_class"));
+        return Err(AdminError::invalid("class", "must not be more urgent than max_class"));
     }
     Ok(KeyRequest { tenant: form.tenant, models: form.models, limits, class, max_class })
 }

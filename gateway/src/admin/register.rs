@@ -164,7 +164,7 @@ fn stated(replica: serde_json::Value) -> Result<Amendment, Refusal> {
             return refuse(path, "is not of the type, or in the range, that it has in POST /admin/replicas".into());
         };
         if let Err(error) = form.stated.read() {
-            return refuse(path, error.to_string());
+            return refuse(path, error.what());
         }
     }
     let whole = serde_json::from_value::<AmendReplica>(replica).ok().and_then(|form| form.stated.read().ok());

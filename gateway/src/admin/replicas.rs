@@ -79,7 +79,7 @@ pub(super) async fn amend(
     Id(id): Id,
     Body(form): Body<AmendReplica>,
 ) -> Result<Json<ReplicaView>, AdminError> {
-    let amendment = form.stated.read()?;
+    let amendment = form.stated.read_change()?;
     let id = shared.find(&id)?.id;
     let replica = shared.app.fleet.amend(id, amendment, shared.by(&caller)).await?;
     Ok(Json(shared.view(&replica)))

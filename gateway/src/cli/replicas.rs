@@ -369,32 +369,29 @@ fn tell(out: &mut dyn Write, common: &Common, replica: &Value, what: &str) -> Re
     Ok(())
 }
 
-/// Changes what is stated. The API takes labels as a whole; here those that are not named stay.
+/// Changes what is stated. Labels that are not named stay: the gateway merges them, so that of changes at once none is lost.
 async fn patch(client: &AdminClient, args: &PatchArgs) -> Result<Value, CliError> {
     let mut body: Map<String, Value> = args.clear.iter().map(|field| (field.clone(), Value::Null)).collect();
-    let clears_labels = body.contains_key("labels");
+    let clears = body.contains_key("labels");
     body.extend(stated(&args.stated)?);
     if body.is_empty() {
         return Err(CliError::Usage("nothing to change: say what, or what to --clear".into()));
     }
     if !args.stated.labels.is_empty() {
-        let known =
-            if clears_labels { Value::Null } else { client.get(&path(&args.replica, "")).await?["labels"].take() };
-        body.insert("labels".into(), Value::Object(merged(known, &args.stated.labels)));
+        let known = if clears { client.get(&path(&args.replica, "")).await?["labels"].take() } else { Value::Null };
+        body.insert("labels".into(), Value::Object(label_changes(&known, &args.stated.labels)));
     }
     client.patch(&path(&args.replica, ""), &Value::Object(body)).await
 }
 
-/// The labels that there are, with those that were given; one given as `NAME=` goes.
-fn merged(known: Value, given: &[(String, Option<String>)]) -> Map<String, Value> {
-    let mut labels = if let Value::Object(labels) = known { labels } else { Map::new() };
-    for (name, value) in given {
-        match value.as_deref() {
-            Some("") => drop(labels.remove(name)),
-            value => drop(labels.insert(name.clone(), json!(value.unwrap_or_default()))),
-        }
-    }
-    labels
+/// Those that were given; one given as `NAME=` goes, and so do all of `cleared`.
+fn label_changes(cleared: &Value, given: &[(String, Option<String>)]) -> Map<String, Value> {
+    let cleared = cleared.as_object().into_iter().flat_map(Map::keys).map(|name| (name.clone(), Value::Null));
+    let given = given.iter().map(|(name, value)| match value.as_deref() {
+        Some("") => (name.clone(), Value::Null),
+        value => (name.clone(), json!(value.unwrap_or_default())),
+    });
+    cleared.chain(given).collect()
 }
 
 /// Tells of phones that announced themselves lately and were refused: they are in no list.
@@ -690,7 +687,7 @@ ID  NAME  STATE    FOR  BUSY  MODELS  ENGINE  READ/S  WRITE/S  GOOD  BAD  NOTE
     async fn labels_that_are_not_named_stay_and_one_goes_when_it_is_given_as_nothing() {
         let known = r#"{"id":3,"labels":{"room":"3","shelf":"upper","owner":"ann"}}"#;
         let gateway =
-            OneAnswer::new(&[("200 OK", known), ("200 OK", REPLICA), ("200 OK", REPLICA), ("200 OK", REPLICA)]);
+            OneAnswer::new(&[("200 OK", REPLICA), ("200 OK", known), ("200 OK", REPLICA), ("200 OK", REPLICA)]);
         for words in [
             &["patch", "abc", "--label", "room=4", "--label", "shelf=", "--label", "new"][..],
             &["patch", "abc", "--label", "room=4", "--clear", "labels"],
@@ -701,9 +698,13 @@ ID  NAME  STATE    FOR  BUSY  MODELS  ENGINE  READ/S  WRITE/S  GOOD  BAD  NOTE
         }
         let asked = gateway.asked();
         let sent = |at: usize| asked[at].rsplit_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap();
-        assert!(asked[0].starts_with("GET /admin/replicas/abc "));
-        assert_eq!(sent(1), r#"{"labels":{"new":"","owner":"ann","room":"4"}}"#);
-        assert_eq!(sent(2), r#"{"labels":{"room":"4"}}"#);
+        assert_eq!(
+            sent(0),
+            r#"{"labels":{"new":"","room":"4","shelf":null}}"#,
+            "only the change, and nothing is read before"
+        );
+        assert!(asked[1].starts_with("GET /admin/replicas/abc "));
+        assert_eq!(sent(2), r#"{"labels":{"owner":null,"room":"4","shelf":null}}"#);
         assert_eq!(sent(3), r#"{"slots":2}"#);
     }
 

@@ -22,6 +22,9 @@ use crate::{
     config::{Secret, StatedModels},
 };
 
+/// Labels of one replica that operators or phones state.
+pub const MAX_LABELS: usize = 32;
+
 /// Why the pool was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
@@ -37,6 +40,9 @@ pub enum ChangeError {
     /// It is known less well than `registration.min_verification` asks for.
     #[error("it can't be let in: {0}")]
     Distrusted(String),
+    /// More labels than a replica may have.
+    #[error("labels must be at most {MAX_LABELS} together, not {0}")]
+    Labels(usize),
     /// `pool.max_replicas`.
     #[error("the pool is full: pool.max_replicas is {0}")]
     Full(usize),
@@ -60,8 +66,8 @@ pub struct Amendment {
     pub key: Option<Option<Secret>>,
     /// The engine.
     pub dialect: Option<Option<Dialect>>,
-    /// Free words for operators; replaces all of them.
-    pub labels: Option<BTreeMap<String, String>>,
+    /// Free words for operators.
+    pub labels: Option<LabelChange>,
     /// The end of its deployment, in seconds since 1970.
     pub expires_at: Option<Option<u64>>,
     /// What it costs.
@@ -72,7 +78,44 @@ pub struct Amendment {
     pub decode_rate: Option<Option<f64>>,
 }
 
+/// A change to labels. It is made where nobody else changes them meanwhile, so of changes at once none is lost.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LabelChange {
+    /// These and no others.
+    All(BTreeMap<String, String>),
+    /// These by name, `None` takes one away; others stay.
+    Some(BTreeMap<String, Option<String>>),
+}
+
+impl LabelChange {
+    fn apply(&self, labels: &mut BTreeMap<String, String>) {
+        match self {
+            Self::All(all) => labels.clone_from(all),
+            Self::Some(some) => {
+                for (name, value) in some {
+                    match value {
+                        Some(value) => drop(labels.insert(name.clone(), value.clone())),
+                        None => drop(labels.remove(name)),
+                    }
+                }
+            }
+        }
+    }
+}
+
 impl Amendment {
+    /// What is stated then.
+    ///
+    /// # Errors
+    /// It would have too many labels.
+    fn applied(&self, stated: &Stated) -> Result<Stated, ChangeError> {
+        let mut then = stated.clone();
+        self.apply(&mut then);
+        let labels = then.labels.len();
+        // What was there before a bound was lowered, or comes from a file, may stay.
+        if labels > MAX_LABELS.max(stated.labels.len()) { Err(ChangeError::Labels(labels)) } else { Ok(then) }
+    }
+
     pub(super) fn apply(&self, stated: &mut Stated) {
         fn set<T: Clone>(place: &mut T, value: &Option<T>) {
             if let Some(value) = value {
@@ -84,21 +127,22 @@ impl Amendment {
         set(&mut stated.context_tokens, &self.context_tokens);
         set(&mut stated.key, &self.key);
         set(&mut stated.dialect, &self.dialect);
-        set(&mut stated.labels, &self.labels);
+        self.labels.iter().for_each(|change| change.apply(&mut stated.labels));
         set(&mut stated.expires_at, &self.expires_at);
         set(&mut stated.cost_acu_per_day, &self.cost_acu_per_day);
         set(&mut stated.prefill_rate, &self.prefill_rate);
         set(&mut stated.decode_rate, &self.decode_rate);
     }
 
-    fn patch(self) -> ReplicaPatch {
+    /// The same for the store, where `then` is what is stated with it.
+    fn patch(self, then: &Stated) -> ReplicaPatch {
         ReplicaPatch {
             name: self.name,
             models: self.models.map(|models| models.0),
             slots: self.slots,
             context_tokens: self.context_tokens,
             dialect: self.dialect.map(|dialect| dialect.map(|dialect| dialect.name().to_owned())),
-            labels: self.labels,
+            labels: self.labels.map(|_| then.labels.clone()),
             expires_at: self.expires_at,
             cost_acu_per_day: self.cost_acu_per_day,
             prefill_rate: self.prefill_rate,
@@ -164,9 +208,8 @@ impl Fleet {
         if is_full && makes_room.is_none() {
             return Err(ChangeError::Full(max));
         }
-        let mut stated = known.as_ref().map(|replica| replica.stated.clone()).unwrap_or_default();
-        let before = stated.clone();
-        amendment.apply(&mut stated);
+        let before = known.as_ref().map(|replica| replica.stated.clone()).unwrap_or_default();
+        let stated = amendment.applied(&before)?;
         let name = match (amendment.name, &known) {
             (Some(name), _) => name,
             (None, Some(replica)) => replica.label.to_string(),
@@ -214,8 +257,7 @@ impl Fleet {
         if let Some(name) = amendment.name.as_deref().filter(|name| view.label_is_taken(name, Some(id))) {
             return Err(ChangeError::NameTaken(name.to_owned()));
         }
-        let mut stated = replica.stated.clone();
-        amendment.apply(&mut stated);
+        let stated = amendment.applied(&replica.stated)?;
         let renamed = amendment.name.as_deref().is_some_and(|name| *name != *replica.label);
         if stated == replica.stated && !renamed {
             return Ok(replica);
@@ -228,7 +270,7 @@ impl Fleet {
             let new = NewReplica { url: url.to_string(), name, stated, api_key, source, origin: None };
             self.keep(move |store| store.put_replica(by, new)).await?
         } else {
-            let (patch, record) = (amendment.patch(), replica.record);
+            let (patch, record) = (amendment.patch(&stated), replica.record);
             self.keep(move |store| store.patch_replica(by, record, patch)).await?
         };
         Ok(self.take_over(put.record(), url))

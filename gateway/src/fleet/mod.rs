@@ -62,7 +62,7 @@ mod written;
 
 pub use self::{
     announce::{AnnounceError, Announced, Announcement, Assignment, Said},
-    change::{Added, Amendment, ChangeError, Removal},
+    change::{Added, Amendment, ChangeError, LabelChange, MAX_LABELS, Removal},
     dialect::{Dialect, position, route_names, routes},
     endings::Deployment,
     feed::{PoolChange, PoolEvent},

@@ -80,6 +80,36 @@ async fn what_operators_did_survives_a_restart() {
 }
 
 #[tokio::test]
+async fn labels_that_many_change_at_once_all_stay() {
+    let fleet = Fleet::of(1, &phone(1, 100.0)).await;
+    let gateway = empty(&fleet, "").await;
+    let url = fleet.phones[0].url().to_owned();
+    assert_eq!(
+        add(&gateway, json!({ "url": url, "name": "p", "labels": { "room": "4", "shelf": "upper" } })).await.status,
+        201
+    );
+    let patch = async |labels: Value| call(&gateway, "PATCH", "/admin/replicas/p", json!({ "labels": labels })).await;
+    let changes = (0..12).map(|number| patch(json!({ format!("l{number}"): "x", format!("gone{number}"): null })));
+    for answer in futures_util::future::join_all(changes).await {
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    let labels = replica(&gateway, "p").await["labels"].as_object().expect("labels").clone();
+    assert_eq!(labels.len(), 14, "{labels:?}");
+    // One goes, one changes, one is empty, others stay.
+    let then = patch(json!({ "shelf": null, "room": "5", "new": "" })).await.json()["labels"].clone();
+    assert_eq!(
+        (&then["shelf"], &then["room"], &then["new"], &then["l11"]),
+        (&Value::Null, &json!("5"), &json!(""), &json!("x"))
+    );
+    // Together they are bounded, and nothing of what is too much is taken.
+    let many: serde_json::Map<_, _> = (0..19).map(|number| (format!("m{number}"), json!("x"))).collect();
+    let refused = patch(Value::Object(many)).await;
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("labels")), "{}", refused.text());
+    assert_eq!(replica(&gateway, "p").await["labels"], then);
+    assert_eq!(patch(Value::Null).await.json()["labels"], json!({}));
+}
+
+#[tokio::test]
 async fn removing_a_phone_of_the_configuration_says_that_it_comes_back_whoever_has_stated_more_about_it() {
     let fleet = Fleet::of(2, &phone(1, 100.0)).await;
     let gateway = Gateway::over(&fleet, "").await;
