@@ -32,6 +32,9 @@ pub(super) enum AdminError {
     /// The body did not come.
     #[error("the body broke off")]
     BodyLost,
+    /// The body did not come in time.
+    #[error("the body did not arrive in time")]
+    BodySlow,
     /// No token, or a wrong one.
     #[error("this needs the admin token: Authorization: Bearer TOKEN")]
     Token,
@@ -95,6 +98,7 @@ impl AdminError {
             | Self::BodyLost
             | Self::Change(ChangeError::Url(_) | ChangeError::Labels(_)) => StatusCode::BAD_REQUEST,
             Self::Reload(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::BodySlow => StatusCode::REQUEST_TIMEOUT,
             Self::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Token => StatusCode::UNAUTHORIZED,

@@ -1,11 +1,11 @@
 //! What the admin API takes: bodies read strictly, with errors that name the field.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use axum::{
     body::Bytes,
     extract::{FromRequest, FromRequestParts, Path, Query, Request, rejection::BytesRejection},
-    http::{StatusCode, request::Parts},
+    http::{HeaderMap, StatusCode, header, request::Parts},
 };
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -18,6 +18,9 @@ use crate::{
     fleet::{Amendment, Dialect, LabelChange, MAX_LABELS},
 };
 
+/// For a whole body, and more for each 64 KiB that it is said to have. As on the public side.
+const BODY_DEADLINE: Duration = Duration::from_secs(30);
+const BODY_DEADLINE_PER_64K: Duration = Duration::from_secs(1);
 /// Letters in a name, a label or a model. 256: the longest file name.
 const MAX_TEXT: usize = 256;
 /// Fields of an object, twice those of the largest form: in a larger one no wrong one is looked for.
@@ -82,10 +85,23 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalB
     }
 }
 
+/// A whole body, if it comes in time.
 pub(super) async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, AdminError> {
-    Bytes::from_request(request, state).await.map_err(|rejection: BytesRejection| {
+    let limit = body_time(request.headers());
+    bytes_within(limit, request, state).await
+}
+
+async fn bytes_within<S: Send + Sync>(limit: Duration, request: Request, state: &S) -> Result<Bytes, AdminError> {
+    let come = tokio::time::timeout(limit, Bytes::from_request(request, state)).await;
+    come.map_err(|_| AdminError::BodySlow)?.map_err(|rejection: BytesRejection| {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE { AdminError::TooLarge } else { AdminError::BodyLost }
     })
+}
+
+/// How long a body may take, by the length that it is said to have.
+fn body_time(headers: &HeaderMap) -> Duration {
+    let length: Option<u32> = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    BODY_DEADLINE + BODY_DEADLINE_PER_64K * length.map_or(0, |length| length.div_ceil(64 << 10))
 }
 
 /// The field of an object that is of a wrong type, which a reader of flattened fields does not tell: alone it has the same error, or
@@ -340,12 +356,12 @@ impl Drain {
     ///
     /// # Errors
     /// It is negative, or longer than a week.
-    pub(super) fn read(&self) -> Result<Option<std::time::Duration>, AdminError> {
+    pub(super) fn read(&self) -> Result<Option<Duration>, AdminError> {
         let Some(seconds) = self.deadline_s else { return Ok(None) };
         if !(0.0..=604_800.0).contains(&seconds) {
             return Err(AdminError::invalid("deadline_s", "must be from 0 to 604800 (a week)"));
         }
-        Ok(Some(std::time::Duration::from_secs_f64(seconds)))
+        Ok(Some(Duration::from_secs_f64(seconds)))
     }
 }
 
@@ -434,6 +450,23 @@ mod tests {
             stream.read_to_string(&mut answer).await.unwrap();
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {answer}");
             assert!(status == 200 || answer.contains("content-type: application/json"), "{path}: {answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_is_not_waited_for() {
+        let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+        let never = axum::body::Body::from_stream(never);
+        let error = bytes_within(Duration::from_millis(20), Request::new(never), &()).await.unwrap_err();
+        assert!(matches!(error, AdminError::BodySlow), "{error}");
+    }
+
+    #[test]
+    fn a_body_has_time_by_the_length_that_it_is_said_to_have() {
+        for (length, seconds) in [(None, 30), (Some("100"), 31), (Some("8388608"), 158), (Some("99999999999"), 30)] {
+            let mut headers = HeaderMap::new();
+            headers.extend(length.map(|length| (header::CONTENT_LENGTH, length.parse().unwrap())));
+            assert_eq!(body_time(&headers), Duration::from_secs(seconds), "{length:?}");
         }
     }
 

@@ -13,7 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{Shared, answer::AdminError, console, register};
+use super::{Shared, answer::AdminError, connections::Peer, console, register};
 use crate::{clock, config};
 
 /// Who calls.
@@ -33,7 +33,7 @@ impl Caller {
 /// Lets a call through, or answers it.
 pub(super) async fn guard(
     State(shared): State<Shared>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    ConnectInfo(Peer { address: peer, .. }): ConnectInfo<Peer>,
     mut request: Request,
     next: Next,
 ) -> Response {

@@ -30,13 +30,17 @@ mod routes;
 mod view;
 mod watch;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
-use axum::{Router, extract::FromRef, serve::ListenerExt as _};
+use axum::{Router, extract::FromRef, middleware::from_fn};
 use store::{By, Store, UnixMillis};
 use tokio::sync::Semaphore;
 
-use self::{connections::Bounded, guard::Caller, watch::Watch};
+use self::{
+    connections::{Bounded, Peer},
+    guard::Caller,
+    watch::Watch,
+};
 pub use self::{
     form::{AddReplica, AmendReplica, CreateKey, Drain},
     openapi::document,
@@ -147,10 +151,11 @@ fn listening(listener: std::net::TcpListener) -> std::io::Result<tokio::net::Tcp
 /// Serves `POST /admin/register` and nothing else until `stop`, for phones.
 pub async fn serve_phones(listener: std::net::TcpListener, registrar: Arc<Registrar>, mut stop: Stop) {
     let listener = match listening(listener) {
-        Ok(listener) => Bounded::brief(listener).tap_io(|_| ()),
+        Ok(listener) => Bounded::brief(listener),
         Err(error) => return tracing::error!(%error, "phones can't register"),
     };
-    let service = register::router(registrar).into_make_service_with_connect_info::<SocketAddr>();
+    let service =
+        register::router(registrar).layer(from_fn(connections::serving)).into_make_service_with_connect_info::<Peer>();
     let serving = axum::serve(listener, service).with_graceful_shutdown(async move { stop.wait().await });
     if let Err(error) = serving.await {
         tracing::error!(%error, "phones can no longer register");
@@ -176,10 +181,9 @@ pub async fn serve(listener: std::net::TcpListener, app: AppState, stop: Stop) {
     let looking = watch::run(Arc::clone(&watch), app.clone(), stop.clone());
     let event_readers = Arc::new(Semaphore::new(MAX_EVENT_READERS));
     let shared = Shared { app, stop, event_readers, failed_logins: Arc::default(), watch };
-    let service = router(shared).into_make_service_with_connect_info::<SocketAddr>();
-    // Tapped only because axum tells the peer's address of its own listeners alone.
-    let listener = Bounded::new(listener).tap_io(|_| ());
-    let serving = axum::serve(listener, service).with_graceful_shutdown(async move { ending.wait().await });
+    let service = router(shared).layer(from_fn(connections::serving)).into_make_service_with_connect_info::<Peer>();
+    let serving =
+        axum::serve(Bounded::new(listener), service).with_graceful_shutdown(async move { ending.wait().await });
     let (served, ()) = tokio::join!(serving.into_future(), looking);
     if let Err(error) = served {
         tracing::error!(%error, "the admin API ended");

@@ -6,10 +6,7 @@
 //! type. It is on the operator's listener, and, so that nothing else of that is in reach of the internet, on one of its own that
 //! knows nothing but this (`registration.listen`).
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     Extension, Json, Router,
@@ -25,6 +22,7 @@ use utoipa::ToSchema;
 
 use super::{
     answer::{self, AdminError},
+    connections::Peer,
     form::{self, AmendReplica},
     guard::{Caller, to_its_end},
     view::ErrorView,
@@ -235,8 +233,8 @@ pub(super) fn router(registrar: Arc<Registrar>) -> Router {
         .with_state(registrar)
 }
 
-async fn door(ConnectInfo(peer): ConnectInfo<SocketAddr>, mut request: Request, next: Next) -> Response {
-    request.extensions_mut().insert(Caller { peer });
+async fn door(ConnectInfo(Peer { address, .. }): ConnectInfo<Peer>, mut request: Request, next: Next) -> Response {
+    request.extensions_mut().insert(Caller { peer: address });
     let mut response = to_its_end(next.run(request)).await;
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response

@@ -35,7 +35,7 @@ use tokio::sync::Notify;
 
 pub use self::{
     calls::{BatchesCall, FilesCall},
-    connections::{Connections, default_max},
+    connections::{Connection, Connections, default_max},
     exchange::{Answer, ClientLimits, Exchange, Interrupted, Progress, insert},
     gate::{Admitted, Target},
     incoming::Incoming,

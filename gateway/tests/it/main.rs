@@ -25,6 +25,7 @@ mod hostile_phone;
 mod joining;
 mod limits;
 mod lingering;
+mod lockout;
 mod mortal;
 mod overload;
 mod quarantine;
