@@ -77,6 +77,14 @@ def lines(title, targets, read, unit="short", **more):
     return panel("timeseries", title, targets, read, unit, **{"floor": 0, **more})
 
 
+def table(title, columns, read, **more):
+    """One row for each value of the label that all columns keep; a column is its name and its expression."""
+    names = {f"Value #{chr(ord('A') + i)}": name for i, name in enumerate(columns)}
+    organize = {"id": "organize", "options": {"excludeByName": {"Time": True}, "renameByName": names}}
+    return panel("table", title, [(expr, "") for expr in columns.values()], read, width=24,
+                 extra={"transformations": [{"id": "merge", "options": {}}, organize]}, **more)
+
+
 def row(title):
     return {"type": "row", "title": title, "collapsed": False, "gridPos": {"w": 24, "h": 1, "x": 0, "y": 0}, "panels": []}
 
@@ -225,7 +233,6 @@ def fleet():
         "state changes, 1 h": f"sum by (replica) (increase(huntgroup_replica_state_changes_total{{{OF_REPLICA}}}[1h]))",
         "seconds to expiry": f"min by (replica) (huntgroup_replica_seconds_to_expiry{{{OF_REPLICA}}})",
     }
-    names = {f"Value #{chr(ord('A') + i)}": name for i, name in enumerate(columns)}
     return [
         row("The pool"),
         lines("In which state are the replicas?", [(f"sum by (state) (huntgroup_replicas{{{OF_MODEL}}})", "{{state}}")],
@@ -279,11 +286,8 @@ def fleet():
               "Tokens per second of one answer, from traffic; the ten fastest.", width=8),
         panel("bargauge", "Which replicas write slowest?", [(f"bottomk(10, huntgroup_replica_decode_tokens_per_second{{{OF_REPLICA}}})", "{{replica}}")],
               "The ten slowest. One far below its equals is throttled or shared.", floor=0),
-        panel("table", "What does each replica do?", [(expr, name) for name, expr in columns.items()],
-              "One row a replica. Sort by a column; an empty cell has not been measured.", "short", 24, 12, decimals=1,
-              extra={"transformations": [
-                  {"id": "merge", "options": {}},
-                  {"id": "organize", "options": {"excludeByName": {"Time": True}, "renameByName": names}}]}),
+        table("What does each replica do?", columns, "One row a replica. Sort by a column; an empty cell has not been measured.",
+              height=12, decimals=1),
     ]
 
 
@@ -362,14 +366,11 @@ def tenants():
         "tokens/s": f"sum by (tenant) (rate(huntgroup_tenant_tokens_total{{{OF_TENANT}}}[15m]))",
         "ACU/day": f"sum by (tenant) (rate(huntgroup_tenant_cost_acu_total{{{OF_TENANT}}}[15m])) * 86400",
     }
-    names = {f"Value #{chr(ord('A') + i)}": name for i, name in enumerate(columns)}
     return [
         row("Now"),
-        panel("table", "How is each tenant served?", [(expr, "") for expr in columns.values()],
-              "One row a tenant; rates over the last 15 minutes. Sort by a column. An empty cell: no stream, or no phone with a price.", "short", 24, 9,
-              decimals=2, extra={"transformations": [
-                  {"id": "merge", "options": {}},
-                  {"id": "organize", "options": {"excludeByName": {"Time": True}, "renameByName": names}}]}),
+        table("How is each tenant served?", columns,
+              "One row a tenant; rates over the last 15 minutes. Sort by a column. An empty cell: no stream, or no phone with a price.",
+              height=9, decimals=2),
 
         row("Who uses the pool"),
         lines("Whose requests are in flight?", [(f"sum by (tenant) (huntgroup_tenant_requests_in_flight{{{OF_TENANT}}})", "{{tenant}}")],

@@ -246,24 +246,19 @@ fn shares(judged: &Judged) -> String {
 
 #[cfg(test)]
 mod tests {
+    use simulation::scenario::{Arrivals, Scenario};
+
     use super::*;
 
     /// Guards on phones that are alike and stay: more or fewer phones make all the difference, chance makes little.
-    const GUARDS: &str = r#"{
-      "name": "guards", "seed": 11, "horizon_s": 120.0, "warmup_s": 30.0,
-      "model": {"name": "small", "p0": 500.0, "c": 3.54e-7, "d1": 40.0, "kappa": 20000.0, "beta": 0.304},
-      "detect_s": 15.0, "ovh_s": 0.1,
-      "phones": {"classes": [{"name": "phone", "count": 9, "s": 1.0, "q": 1.0, "slots": 1}], "jitter": 0.05},
-      "classes": [{
-        "name": "guard", "band": 0, "arrivals": {"type": "poisson", "rate": 6.0}, "keys": [{"name": "g", "weight": 1}],
-        "templates": [{"tokens": 120, "weight": 1}], "suffix": {"dist": "uniform", "min": 40, "max": 250},
-        "out": {"dist": "uniform", "min": 1, "max": 20}
-      }]
-    }"#;
+    const GUARDS: &str = include_str!("../../gateway/crates/simulation/tests/guards.json");
 
     #[test]
     fn advice_is_right_and_would_be_wrong_by_a_third() {
-        let scenario = simulation::scenario::Scenario::from_json(GUARDS).expect("a scenario");
+        let mut scenario = Scenario::from_json(GUARDS).expect("a scenario");
+        (scenario.horizon_s, scenario.warmup_s) = (120.0, 30.0);
+        scenario.phones.classes[0].count = 9;
+        scenario.classes[0].arrivals = Arrivals::Poisson { rate: 6.0 };
         let trial = Trial::new(&scenario, 0, Objectives::default());
         let options = cli::Advise {
             scenarios: Vec::new(),

@@ -113,11 +113,7 @@ impl MessagesStream {
     }
 
     pub fn carry_on(&self, ledger: &Ledger) -> Result<CarryOn, Obstacle> {
-        if !ledger.content_sent && self.transcript.is_blank() {
-            Err(Obstacle::Nothing)
-        } else {
-            self.transcript.carry_on(0)
-        }
+        self.transcript.carry_on_alone(ledger.content_sent)
     }
 
     /// Whether the client gets one object at the end.

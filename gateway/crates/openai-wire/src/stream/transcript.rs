@@ -158,6 +158,14 @@ impl Transcript {
         *self = Self { limit: self.limit, ..Self::default() };
     }
 
+    /// The part of the only choice that another attempt would carry on.
+    ///
+    /// # Errors
+    /// Why there is none; also that nothing is written and nothing was sent.
+    pub fn carry_on_alone(&self, content_sent: bool) -> Result<CarryOn, Obstacle> {
+        if content_sent || !self.is_blank() { self.carry_on(0) } else { Err(Obstacle::Nothing) }
+    }
+
     /// The part of a choice that another attempt would carry on. Whether anything at all was written is the caller's to know:
     /// see [`Obstacle::Nothing`].
     ///

@@ -6,17 +6,7 @@ use super::*;
 use crate::scenario::{Arrivals, Churn, Length, Scenario};
 
 /// Guards on phones that are alike, and stay.
-const GUARDS: &str = r#"{
-  "name": "guards", "seed": 11, "horizon_s": 400.0, "warmup_s": 60.0,
-  "model": {"name": "small", "p0": 500.0, "c": 3.54e-7, "d1": 40.0, "kappa": 20000.0, "beta": 0.304},
-  "detect_s": 15.0, "ovh_s": 0.1,
-  "phones": {"classes": [{"name": "phone", "count": 3, "s": 1.0, "q": 1.0, "slots": 1}], "jitter": 0.05},
-  "classes": [{
-    "name": "guard", "band": 0, "arrivals": {"type": "poisson", "rate": 1.5}, "keys": [{"name": "g", "weight": 1}],
-    "templates": [{"tokens": 120, "weight": 1}], "suffix": {"dist": "uniform", "min": 40, "max": 250},
-    "out": {"dist": "uniform", "min": 1, "max": 20}
-  }]
-}"#;
+const GUARDS: &str = include_str!("../../tests/guards.json");
 
 fn guards(change: impl FnOnce(&mut Scenario)) -> Scenario {
     let mut scenario = Scenario::from_json(GUARDS).expect("a scenario");
