@@ -276,7 +276,6 @@ impl ChainWatch {
             pin,
             verification,
             signed_at: None,
-            peer: None,
             source: ReplicaSource::Chain,
             stated,
             by: By { at: UnixMillis(now), who: "chain".into() },

@@ -36,6 +36,11 @@ impl Agenda {
         self.by_time.first().map_or(Timestamp::NEVER, |(at, _)| *at)
     }
 
+    /// How many are due by now.
+    pub fn count_due(&self, now: Timestamp) -> usize {
+        self.by_time.range(..=(now, ReplicaId(u32::MAX))).count()
+    }
+
     /// One that is due by now.
     pub fn take_due(&mut self, now: Timestamp) -> Option<ReplicaId> {
         let (at, id) = *self.by_time.first()?;
@@ -62,6 +67,7 @@ mod tests {
         agenda.by(ReplicaId(1), at(5));
         agenda.by(ReplicaId(1), at(20));
         assert_eq!(agenda.next(), at(5));
+        assert_eq!([4, 5, 7].map(|seconds| agenda.count_due(at(seconds))), [0, 1, 2]);
         assert_eq!(agenda.take_due(at(6)), Some(ReplicaId(1)));
         assert_eq!(agenda.take_due(at(6)), None);
         assert_eq!(agenda.take_due(at(60)), Some(ReplicaId(2)));

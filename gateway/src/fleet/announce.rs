@@ -5,7 +5,6 @@
 
 use std::{
     collections::BTreeMap,
-    net::IpAddr,
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -45,8 +44,6 @@ pub struct Announcement {
     pub verification: Verification,
     /// The moment that it signed, if it did.
     pub signed_at: Option<UnixMillis>,
-    /// The address that it was said from, of what a phone says.
-    pub peer: Option<IpAddr>,
     /// Who says so.
     pub source: ReplicaSource,
     /// What is stated with it. What an operator states about a replica stands against it.
@@ -161,8 +158,7 @@ impl Fleet {
             silence_ms: u64::try_from((settings.registration.heartbeat * MISSED).as_millis()).unwrap_or(u64::MAX),
         };
         let plan = decide(&view, &said, url.as_ref(), &moment)?;
-        let peer = said.peer;
-        let announced = match plan {
+        Ok(match plan {
             Plan::Hear(replica) => Announced::Known(self.replica(replica.id).ok_or(AnnounceError::Unknown)?),
             Plan::State(replica) => self.state(&view, replica, said).await?,
             Plan::Move(replica, at) => {
@@ -173,12 +169,7 @@ impl Fleet {
                 let url = url.ok_or(AnnounceError::Unknown)?;
                 self.enter(&view, at, url, said).await?
             }
-        };
-        let came = matches!(announced, Announced::New(_) | Announced::Moved(_));
-        let mut past = announced.replica().past();
-        past.peer = if came { peer } else { past.peer.or(peer) };
-        drop(past);
-        Ok(announced)
+        })
     }
 
     /// The replica that an announcement is about, which it does not change.
@@ -245,13 +236,17 @@ impl Fleet {
         said
     }
 
-    /// One more change that a phone makes by itself.
-    fn admit(&self, source: ReplicaSource) -> Result<(), AnnounceError> {
-        if source != ReplicaSource::Registration {
+    /// One more change that a phone makes by itself. Those that nobody can make up, by a key that the chain names or that of a replica
+    /// that has proved itself, are counted apart: whoever has the token alone keeps none of them out.
+    fn admit(&self, known: Option<&Replica>, said: &Announcement) -> Result<(), AnnounceError> {
+        if said.source != ReplicaSource::Registration {
             return Ok(());
         }
         let per_minute = self.settings.load().registration.max_new_per_minute;
-        let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        let proves = |known: &Replica| known.proven.is_some() && is_the_same(known, said);
+        let is_sure = said.verification == Verification::Assigned || known.is_some_and(proves);
+        let arrivals = if is_sure { &self.sure_arrivals } else { &self.arrivals };
+        let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         arrivals.take(per_minute, clock::now()).map_err(AnnounceError::TooMany)
     }
 
@@ -260,7 +255,7 @@ impl Fleet {
         let new = restatement(view, known, known.url.to_string(), &said, returned);
         let is_news = returned || says_more(known, &new);
         if is_news {
-            self.admit(said.source)?;
+            self.admit(Some(known), &said)?;
         }
         let is_phone = said.source == ReplicaSource::Registration;
         if is_phone {
@@ -299,15 +294,17 @@ impl Fleet {
         let settings = self.settings.load_full();
         let most = settings.registration.max_unproven;
         let is_one_more = !is_vouched_for && !at.is_some_and(Replica::is_newcomer);
-        if is_one_more && view.newcomers().count() >= most {
+        let is_one_too_many = is_one_more && view.newcomers().count() >= most;
+        let is_full = at.is_none() && view.replicas.len() >= settings.max_replicas;
+        let makes_room = |replica: &&Replica| is_vouched_for || replica.has_had_its_time();
+        let at = at.or_else(|| view.newcomers().find(makes_room).filter(|_| is_full || is_one_too_many));
+        if is_one_too_many && !at.is_some_and(Replica::is_newcomer) {
             return Err(AnnounceError::TooManyUnproven(most));
         }
-        let is_full = at.is_none() && view.replicas.len() >= settings.max_replicas;
-        let at = at.or_else(|| view.newcomers().next().filter(|_| is_full && is_vouched_for));
         if is_full && at.is_none() {
             return Err(AnnounceError::Full(settings.max_replicas));
         }
-        self.admit(said.source)?;
+        self.admit(None, &said)?;
         let mut stated = Stated::default();
         said.stated.apply(&mut stated);
         let mut others = View::clone(view);
@@ -338,7 +335,7 @@ impl Fleet {
         url: ReplicaUrl,
         said: Announcement,
     ) -> Result<Announced, AnnounceError> {
-        self.admit(said.source)?;
+        self.admit(Some(known), &said)?;
         let is_same = is_the_same(known, &said);
         let new = restatement(view, known, url.to_string(), &said, false);
         let (by, record, other) = (said.by, known.record, at.map(|at| at.record));

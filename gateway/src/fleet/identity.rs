@@ -253,7 +253,6 @@ mod tests {
             pin: None,
             verification: origin.verification,
             signed_at,
-            peer: None,
             source: ReplicaSource::Registration,
             stated: Amendment::default(),
             by: By { at: UnixMillis(NOW), who: "phone@192.0.2.1".into() },

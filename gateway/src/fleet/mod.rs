@@ -15,7 +15,7 @@
 //! | `deployed` | instances of a deployment, from a list taken in again |
 //! | `report`, `limits` | what phones say about themselves, and what follows |
 //! | `quarantine`, `exam`, `written`, `decision` | what a replica has to show before it gets work, and the questions |
-//! | `places` | who is asked at once |
+//! | `places` | how many are asked at once, and whose turn is over |
 //! | `endings` | the known end of deployments |
 //! | `watch`, `agenda` | the background task: probes in time, the scheduler's effects |
 //! | `trial` | the questions that cost a phone something, asked while it has nothing to do |

@@ -1,115 +1,103 @@
-//! The places of exams: few, and nobody's alone.
+//! The places of exams: how many are asked at once, and whose turn is over.
 //!
-//! Problem: sixteen phones that answer a byte a second would hold all places for as long as they may, and a good phone would not come
-//! into service meanwhile. Choice: nobody holds more than a quarter of the places, and those that have failed before share half of
-//! them, and half of their party's, so that one that has just come finds a place soon. Whose a phone is, is told by what it can't
-//! choose freely: the deployment that the chain names, or else the address that it called from. Behind a proxy all have one address;
-//! there the deployment that it states has to do, and strangers that state many hold the places for one exam each. Those that state
-//! none are many, not one: together they hold half.
+//! Problem: phones that answer a byte a second would hold all places for as long as they may, and a good phone would not come into
+//! service meanwhile. Choice: who is asked for the first time has its place for one turn, and beyond it only while nobody waits for
+//! one; there are places for twice as many as may come within a turn, and who came first is asked first. So whoever comes waits for a
+//! turn at most, whoever comes besides. Those that have failed before have places of their own, and keep them until they are done.
+//! Rejected: shares for the party whose a phone is. Behind a proxy all have one address, what a phone states costs nothing to make up,
+//! and whoever makes up many holds every share.
 
 use std::{
-    collections::{BTreeSet, HashMap},
-    net::IpAddr,
+    collections::{HashMap, HashSet},
+    ops::RangeInclusive,
+    sync::Arc,
+    time::Duration,
 };
 
-use scheduler::ReplicaId;
-use store::Verification;
+use scheduler::{ReplicaId, Timestamp};
+use tokio::sync::Notify;
 
-use super::{change::is_stated_by_operator, replica::Replica};
-use crate::{auth::network, upstream::is_public};
+/// For those that are asked for the first time. At most 256: each is on a phone of its own, so this bounds only what goes through the
+/// relay, and what the gateway keeps of answers, at one time. At least 16: a deployment that is told all at once is soon through.
+const FIRST: RangeInclusive<usize> = 16..=256;
+/// For those that have failed before.
+const AGAIN: usize = 16;
 
-/// Places in all. 16, as many as trials: a deployment of 64 slow phones is through in a quarter of an hour, four of them in 4 minutes.
-const ALL: usize = 16;
-/// Of those, of one party.
-const OF_A_PARTY: usize = ALL / 4;
-/// Of those, of all of whom nothing is known.
-const OF_UNKNOWN: usize = ALL / 2;
-/// Of those, of phones that have failed before.
-const AGAIN: usize = ALL / 2;
-
-/// Whose a phone is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Party {
-    /// A job: as the chain says, or, behind a proxy, as the phone says.
-    Deployment(String),
-    /// Who has this address; of the sixth version, its network.
-    Peer(IpAddr),
-    /// Nothing is known: all of these together.
-    Unknown,
+/// Places for those that are asked for the first time: of twice as many as may come within a turn.
+pub(super) fn first(turn: Duration, per_minute: u32) -> usize {
+    let come = turn.as_secs_f64() / 60.0 * f64::from(per_minute);
+    ((2.0 * come).ceil() as usize).clamp(*FIRST.start(), *FIRST.end())
 }
 
-impl Party {
-    /// Places that it holds at most.
-    const fn most(&self) -> usize {
-        if matches!(self, Self::Unknown) { OF_UNKNOWN } else { OF_A_PARTY }
-    }
-
-    /// `None`: an operator states it, who may state as many as he likes.
-    pub(super) fn of(replica: &Replica) -> Option<Self> {
-        if is_stated_by_operator(replica.source) {
-            return None;
-        }
-        let deployment = replica.origin.deployment.clone().map(Self::Deployment);
-        let is_assigned = replica.origin.verification == Verification::Assigned;
-        let peer = replica.past().peer.map(network).filter(|peer| is_public(*peer)).map(Self::Peer);
-        let known = if is_assigned { deployment.or(peer) } else { peer.or(deployment) };
-        Some(known.unwrap_or(Self::Unknown))
-    }
+/// How often a replica has been asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Try {
+    /// Never, where it is.
+    First,
+    /// It has failed.
+    Again,
 }
 
-/// A place that is taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) party: Option<Party>,
-    /// It has failed before.
-    pub(super) again: bool,
-}
+/// Has an exam end whose turn is over.
+pub(super) type End = Arc<Notify>;
 
-/// Who has a place, and who waits for one.
+/// Who has a place.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    taken: HashMap<ReplicaId, Place>,
-    waiting: BTreeSet<ReplicaId>,
+    /// Those that are asked for the first time: since when, and how they are told to end.
+    first: HashMap<ReplicaId, (Timestamp, End)>,
+    again: HashSet<ReplicaId>,
+    /// Those that were told.
+    ending: HashSet<ReplicaId>,
 }
 
 impl Places {
-    /// Whether nobody at all can be given one.
-    pub(super) fn are_full(&self) -> bool {
-        self.taken.len() >= ALL
+    /// Whether one more may be asked; of `first` places.
+    pub(super) fn have_room(&self, which: Try, first: usize) -> bool {
+        match which {
+            Try::First => self.first.len() < first,
+            Try::Again => self.again.len() < AGAIN,
+        }
     }
 
     pub(super) fn has(&self, id: ReplicaId) -> bool {
-        self.taken.contains_key(&id)
+        self.first.contains_key(&id) || self.again.contains(&id)
     }
 
-    /// Gives a place, or has it wait for one. Whether it has one.
-    pub(super) fn take(&mut self, id: ReplicaId, place: Place) -> bool {
-        let count = |of: &dyn Fn(&Place) -> bool| self.taken.values().filter(|taken| of(taken)).count();
-        let of_party = |taken: &Place| taken.party == place.party;
-        let has_room = |party: &Party| {
-            let again = count(&|taken| of_party(taken) && taken.again);
-            count(&of_party) < party.most() && !(place.again && again >= party.most() / 2)
-        };
-        let turned_away = place.again && count(&|taken| taken.again) >= AGAIN;
-        let room = !self.are_full() && !turned_away && place.party.as_ref().is_none_or(has_room);
-        if room {
-            self.taken.insert(id, place);
-        } else {
-            self.waiting.insert(id);
+    /// Gives a place; what it returns is notified when its turn is over and others wait.
+    pub(super) fn take(&mut self, id: ReplicaId, which: Try, now: Timestamp) -> End {
+        let end = End::default();
+        match which {
+            Try::First => drop(self.first.insert(id, (now, Arc::clone(&end)))),
+            Try::Again => drop(self.again.insert(id)),
         }
-        room
+        end
     }
 
-    /// A place is free again: those that wait may try.
-    pub(super) fn leave(&mut self, id: ReplicaId) -> BTreeSet<ReplicaId> {
-        self.taken.remove(&id);
-        std::mem::take(&mut self.waiting)
+    /// When the first turn of those that may be told is over. `NEVER` while some that were told have not left: then that comes first.
+    pub(super) fn turn_ends(&self, turn: Duration) -> Timestamp {
+        let since = self.first.values().map(|(since, _)| *since).min();
+        since.filter(|_| self.ending.is_empty()).map_or(Timestamp::NEVER, |since| since + turn)
     }
 
-    /// All places are free again.
-    pub(super) fn clear(&mut self) -> BTreeSet<ReplicaId> {
-        self.taken.clear();
-        std::mem::take(&mut self.waiting)
+    /// Has as many end as wait, of those whose turn is over, the longest first.
+    pub(super) fn end_turns(&mut self, waiting: usize, turn: Duration, now: Timestamp) {
+        let over = self.first.iter().filter(|(id, (since, _))| *since + turn <= now && !self.ending.contains(id));
+        let mut over: Vec<(Timestamp, ReplicaId)> = over.map(|(id, (since, _))| (*since, *id)).collect();
+        over.sort();
+        for (_, id) in over.into_iter().take(waiting.saturating_sub(self.ending.len())) {
+            if let Some((_, end)) = self.first.get(&id) {
+                end.notify_one();
+                self.ending.insert(id);
+            }
+        }
+    }
+
+    /// A place is free again.
+    pub(super) fn leave(&mut self, id: ReplicaId) {
+        self.first.remove(&id);
+        self.again.remove(&id);
+        self.ending.remove(&id);
     }
 }
 
@@ -117,50 +105,49 @@ impl Places {
 mod tests {
     use super::*;
 
-    fn of(job: &str, again: bool) -> Place {
-        Place { party: Some(Party::Deployment(job.into())), again }
+    const TURN: Duration = Duration::from_secs(30);
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::ZERO + Duration::from_secs(seconds)
     }
 
-    fn fill(places: &mut Places, from: u32, count: u32, place: impl Fn(u32) -> Place) -> usize {
-        (from..from + count).filter(|id| places.take(ReplicaId(*id), place(*id))).count()
+    async fn is_told(end: &End) -> bool {
+        tokio::time::timeout(Duration::ZERO, end.notified()).await.is_ok()
     }
 
     #[test]
-    fn nobody_has_more_than_a_quarter_and_who_waits_may_try_when_one_leaves() {
+    fn there_are_places_for_all_that_may_come_within_a_turn_and_for_as_many_whose_turn_has_not_ended() {
+        assert_eq!(first(TURN, 60), 60, "by default: also all that may come at once");
+        assert_eq!(first(TURN, 1), 16);
+        assert_eq!(first(TURN, 100_000), 256);
+    }
+
+    #[tokio::test]
+    async fn as_many_turns_end_as_others_wait_and_none_before_its_time() {
         let mut places = Places::default();
-        assert_eq!(fill(&mut places, 0, 16, |_| of("slow", false)), 4);
-        assert!(!places.are_full() && places.take(ReplicaId(20), of("good", false)));
-        assert_eq!(places.leave(ReplicaId(20)), (4..16).map(ReplicaId).collect());
-        assert!(!places.take(ReplicaId(4), of("slow", false)), "it was another's");
+        let ends: Vec<End> = (0..3).map(|id| places.take(ReplicaId(id), Try::First, at(u64::from(id)))).collect();
+        assert!(!places.have_room(Try::First, 3) && places.have_room(Try::First, 4));
+        assert_eq!(places.turn_ends(TURN), at(30));
+        places.end_turns(2, TURN, at(29));
+        assert!(!is_told(&ends[0]).await, "not before its time");
+        places.end_turns(0, TURN, at(60));
+        assert!(!is_told(&ends[0]).await, "nobody waits");
+        places.end_turns(1, TURN, at(60));
+        places.end_turns(1, TURN, at(60));
+        assert!(is_told(&ends[0]).await && !is_told(&ends[1]).await, "one waits, and one is on its way out");
+        assert_eq!(places.turn_ends(TURN), Timestamp::NEVER, "it leaves first");
         places.leave(ReplicaId(0));
-        assert!(places.take(ReplicaId(4), of("slow", false)));
+        assert!(places.have_room(Try::First, 3) && !places.has(ReplicaId(0)));
+        assert_eq!(places.turn_ends(TURN), at(31));
     }
 
-    #[test]
-    fn those_that_have_failed_before_leave_half_of_the_places_to_others() {
+    #[tokio::test]
+    async fn those_that_have_failed_before_have_places_of_their_own_and_keep_them() {
         let mut places = Places::default();
-        assert_eq!(fill(&mut places, 0, 16, |id| of(&id.to_string(), true)), 8);
-        assert!(places.take(ReplicaId(20), of("good", false)));
-    }
-
-    #[test]
-    fn those_of_a_party_that_have_failed_before_leave_half_of_its_places_to_newcomers() {
-        let mut places = Places::default();
-        assert_eq!(fill(&mut places, 0, 16, |_| of("slow", true)), 2);
-        assert_eq!(fill(&mut places, 20, 16, |_| of("slow", false)), 2);
-        let unknown = |again| Place { party: Some(Party::Unknown), again };
-        let mut places = Places::default();
-        assert_eq!(fill(&mut places, 0, 16, |_| unknown(true)), 4);
-        assert_eq!(fill(&mut places, 20, 16, |_| unknown(false)), 4);
-        assert!(places.take(ReplicaId(50), of("good", false)));
-    }
-
-    #[test]
-    fn what_an_operator_states_is_no_party_and_all_are_bounded() {
-        let mut places = Places::default();
-        assert_eq!(fill(&mut places, 0, 40, |_| Place { party: None, again: false }), 16);
-        assert!(places.are_full() && !places.take(ReplicaId(50), of("good", false)));
-        assert_eq!(places.clear().len(), 25);
-        assert!(places.take(ReplicaId(50), of("good", false)));
+        let ends: Vec<End> = (0..16).map(|id| places.take(ReplicaId(id), Try::Again, at(0))).collect();
+        assert!(!places.have_room(Try::Again, 60) && places.have_room(Try::First, 60));
+        places.end_turns(5, TURN, at(600));
+        assert!(!is_told(&ends[0]).await);
+        assert_eq!(places.turn_ends(TURN), Timestamp::NEVER);
     }
 }

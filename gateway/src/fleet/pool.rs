@@ -49,6 +49,8 @@ pub struct Fleet {
     pub(super) assignments: ArcSwap<BTreeMap<String, Assignment>>,
     /// How many changes phones may still make by themselves.
     pub(super) arrivals: Mutex<Arrivals>,
+    /// Of those that can't be made up.
+    pub(super) sure_arrivals: Mutex<Arrivals>,
     /// When this pool began, in milliseconds since 1970: replicas that are older were known before.
     began_ms: u64,
     /// Held while the pool is changed.
@@ -169,6 +171,7 @@ impl Fleet {
             kept_speeds: ArcSwap::default(),
             assignments: ArcSwap::default(),
             arrivals: Mutex::default(),
+            sure_arrivals: Mutex::default(),
             began_ms: clock::unix_ms(),
             change: tokio::sync::Mutex::new(()),
             wake: Notify::new(),

@@ -6,7 +6,7 @@
 //! probes to find out. See decision 0014.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -21,7 +21,7 @@ use super::{
     exam::{Exam, Measured, Unpassed, examine, patience},
     feed::PoolChange,
     finding::Finding,
-    places::{Party, Place, Places},
+    places::{self, Places, Try},
     pool::Fleet,
     prior::names,
     replica::{Replica, own_names},
@@ -39,7 +39,10 @@ const SECRET: usize = 12;
 /// Which replicas are to be asked, and which are.
 #[derive(Default)]
 pub(super) struct Exams {
-    wanted: Agenda,
+    /// For the first time.
+    first: Agenda,
+    /// That have failed before.
+    again: Agenda,
     running: JoinSet<Examined>,
     places: Places,
 }
@@ -71,19 +74,22 @@ impl Exams {
         self.places.has(id)
     }
 
-    /// When the next one is due, if there may be one more.
-    pub(super) fn next(&self) -> Timestamp {
-        if self.places.are_full() { Timestamp::NEVER } else { self.wanted.next() }
-    }
-
     /// The next that ends; `None` while there are none.
     pub(super) async fn ended(&mut self) -> Option<Result<Examined, tokio::task::JoinError>> {
         self.running.join_next().await
     }
 
-    /// Those may have a place now.
-    fn want_now(&mut self, waiting: BTreeSet<ReplicaId>) {
-        waiting.into_iter().for_each(|id| self.wanted.by(id, clock::now()));
+    fn agenda(&mut self, which: Try) -> &mut Agenda {
+        match which {
+            Try::First => &mut self.first,
+            Try::Again => &mut self.again,
+        }
+    }
+
+    /// It is due by `at`.
+    fn want(&mut self, replica: &Replica, at: Timestamp) {
+        let which = if replica.past().doubt.is_some() { Try::Again } else { Try::First };
+        self.agenda(which).by(replica.id, at);
     }
 }
 
@@ -159,56 +165,81 @@ impl Fleet {
     /// A replica is to be asked as soon as may be, but not before its pause is over.
     pub(super) fn want_exam(&self, replica: &Replica, exams: &mut Exams) {
         let again = replica.past().doubt.as_ref().map(|doubt| doubt.again);
-        exams.wanted.by(replica.id, clock::now().max(again.unwrap_or(Timestamp::ZERO)));
+        exams.want(replica, clock::now().max(again.unwrap_or(Timestamp::ZERO)));
     }
 
-    /// Starts the exams that are due.
+    /// When the next exam is due, if there is a place for it, or a turn may be over that it waits for.
+    pub(super) fn next_exam(&self, exams: &Exams) -> Timestamp {
+        let (places, turn) = self.places();
+        let first =
+            if exams.places.have_room(Try::First, places) { Timestamp::ZERO } else { exams.places.turn_ends(turn) };
+        let again = if exams.places.have_room(Try::Again, places) { Timestamp::ZERO } else { Timestamp::NEVER };
+        exams.first.next().max(first).min(exams.again.next().max(again))
+    }
+
+    /// Places for those that are asked for the first time, and how long a turn is.
+    fn places(&self) -> (usize, Duration) {
+        let settings = self.settings.load();
+        let turn = settings.quarantine.turn;
+        (places::first(turn, settings.registration.max_new_per_minute), turn)
+    }
+
+    /// Starts the exams that are due, and ends those whose turn is over for those that wait.
     pub(super) fn start_exams(&self, exams: &mut Exams) {
         let now = clock::now();
-        while !exams.places.are_full()
-            && let Some(id) = exams.wanted.take_due(now)
-        {
-            let Some(replica) = self.replica(id).filter(|_| !exams.is_asked(id)) else { continue };
-            // Of the others the next good probe tells.
-            let waits = self.dispatcher.replica(id).is_some_and(|view| view.state == ReplicaState::Quarantine);
-            if !waits || self.distrust(&replica).is_some() || !self.is_to_be_asked(&replica) {
-                continue;
+        let (places, turn) = self.places();
+        for which in [Try::First, Try::Again] {
+            while exams.places.have_room(which, places)
+                && let Some(id) = exams.agenda(which).take_due(now)
+            {
+                self.start_exam(id, which, exams);
             }
-            let (facts, settings) = (replica.facts(), self.settings.load());
-            let (Some(dialect), Some(model)) = (replica.dialect(), facts.models.first()) else { continue };
-            let again = replica.past().doubt.is_some();
-            if !exams.places.take(id, Place { party: Party::of(&replica), again }) {
-                continue;
-            }
-            let (Ok(first), Ok(second)) = (random_name("", SECRET), random_name("", SECRET)) else {
-                exams.places.leave(id);
-                exams.wanted.by(id, now + AGAIN);
-                continue;
-            };
-            let context = replica.stated.context_tokens.or(facts.context_tokens).unwrap_or(u32::MAX);
-            let warm_up_tokens = settings.quarantine.warm_up_tokens.min(context / 4);
-            // One that was too slow for what it should be is given all the time there is.
-            let most = settings.quarantine.timeout;
-            let limit = if again { most } else { patience(replica.past().assumed(), warm_up_tokens).min(most) };
-            let (model, routes) = (Arc::clone(&model.own), facts.routes);
-            let upstream = Arc::clone(&self.upstream);
-            let models = own_names(&facts);
-            exams.running.spawn(async move {
-                let exam = Exam {
-                    upstream: &upstream,
-                    endpoint: &replica.endpoint,
-                    key: replica.bearer(),
-                    model: &model,
-                    dialect,
-                    routes,
-                    warm_up_tokens,
-                    limit,
-                    secrets: [first, second],
-                };
-                let outcome = examine(&exam).await;
-                Examined { id, url: replica.url.clone(), models, outcome }
-            });
         }
+        exams.places.end_turns(exams.first.count_due(now), turn, now);
+    }
+
+    fn start_exam(&self, id: ReplicaId, which: Try, exams: &mut Exams) {
+        let Some(replica) = self.replica(id).filter(|_| !exams.is_asked(id)) else { return };
+        // Of the others the next good probe tells.
+        let waits = self.dispatcher.replica(id).is_some_and(|view| view.state == ReplicaState::Quarantine);
+        if !waits || self.distrust(&replica).is_some() || !self.is_to_be_asked(&replica) {
+            return;
+        }
+        let (facts, settings) = (replica.facts(), self.settings.load());
+        let (Some(dialect), Some(model)) = (replica.dialect(), facts.models.first()) else { return };
+        let (Ok(first), Ok(second)) = (random_name("", SECRET), random_name("", SECRET)) else {
+            return exams.agenda(which).by(id, clock::now() + AGAIN);
+        };
+        let context = replica.stated.context_tokens.or(facts.context_tokens).unwrap_or(u32::MAX);
+        let warm_up_tokens = settings.quarantine.warm_up_tokens.min(context / 4);
+        // One that was too slow for what it should be is given all the time there is.
+        let most = settings.quarantine.timeout;
+        let limit = match which {
+            Try::First => patience(replica.past().assumed(), warm_up_tokens).min(most),
+            Try::Again => most,
+        };
+        let (model, routes) = (Arc::clone(&model.own), facts.routes);
+        let upstream = Arc::clone(&self.upstream);
+        let models = own_names(&facts);
+        let end = exams.places.take(id, which, clock::now());
+        exams.running.spawn(async move {
+            let exam = Exam {
+                upstream: &upstream,
+                endpoint: &replica.endpoint,
+                key: replica.bearer(),
+                model: &model,
+                dialect,
+                routes,
+                warm_up_tokens,
+                limit,
+                secrets: [first, second],
+            };
+            let outcome = tokio::select! {
+                outcome = examine(&exam) => outcome,
+                () = end.notified() => Err(Unpassed::Silent("its answers had not all come, and others wait to be asked".into())),
+            };
+            Examined { id, url: replica.url.clone(), models, outcome }
+        });
     }
 
     /// Takes in what an exam has shown. The replica that came into service by it.
@@ -223,15 +254,17 @@ impl Fleet {
                 // A bug, not the phone: its number is lost with the task. The next full probes want them again.
                 tracing::error!(%error, "a test question panicked");
                 exams.running.abort_all();
-                let waiting = exams.places.clear();
-                exams.want_now(waiting);
+                exams.places = Places::default();
                 return None;
             }
         };
-        let waiting = exams.places.leave(id);
-        exams.want_now(waiting);
-        // It may have moved, or be gone, since it was asked.
-        let replica = self.replica(id).filter(|replica| replica.url == url)?;
+        exams.places.leave(id);
+        let replica = self.replica(id)?;
+        if replica.url != url {
+            // It has moved: what it has shown it has shown there.
+            self.want_exam(&replica, exams);
+            return None;
+        }
         match outcome {
             Ok(measured) => {
                 let who = "quarantine";
@@ -239,7 +272,7 @@ impl Fleet {
                 let proof = Proof { at: by.at, models };
                 if let Err(error) = self.prove(&replica, by, proof).await {
                     tracing::warn!(replica = &*replica.label, %error, "its proof is not kept; it is asked again");
-                    exams.wanted.by(id, clock::now() + AGAIN);
+                    exams.want(&replica, clock::now() + AGAIN);
                     return None;
                 }
                 self.telemetry.quarantine("passed");
@@ -270,7 +303,7 @@ impl Fleet {
         tracing::warn!(replica = &*replica.label, reason, again_s = pause.as_secs(), "a replica stays in quarantine");
         replica.past().doubt = Some(Doubt { reason: reason.clone(), row, again });
         self.feed.send(replica.id, &replica.label, PoolChange::Unproven { detail: reason });
-        exams.wanted.by(replica.id, again);
+        exams.want(replica, again);
     }
 
     /// Lets a replica out of quarantine that has not shown what it can do: an operator has looked.

@@ -5,7 +5,6 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -206,8 +205,6 @@ pub struct Past {
     pub heard_ms: Option<u64>,
     /// When it was last heard of or reached; before that, when this process began. By the same clock.
     pub(super) last_sign: Timestamp,
-    /// Where it announced itself from.
-    pub(super) peer: Option<IpAddr>,
     /// It sends heartbeats.
     pub beats: bool,
     /// What it said last, beside where it is.
@@ -243,7 +240,6 @@ impl Past {
             has_served: false,
             heard_ms,
             last_sign: clock::now(),
-            peer: None,
             beats: false,
             said: None,
             report: None,
@@ -290,6 +286,9 @@ impl Past {
 
 /// A suspect is probed at once; what is not cleared up after this long is no passing doubt.
 const LONG_DOUBT_MS: u64 = 20_000;
+
+/// 5 minutes: a phone loads its model in less.
+const TIME_TO_SHOW: Duration = Duration::from_secs(300);
 
 /// A phone that serves at one address.
 pub struct Replica {
@@ -425,6 +424,12 @@ impl Replica {
         let by_itself = self.source == ReplicaSource::Registration && self.origin.verification < Verification::Assigned;
         let past = self.past();
         by_itself && self.proven.is_none() && !past.has_served && !past.leaving
+    }
+
+    /// Whether one that has shown nothing yet has had its time for it: it has failed the test questions, or was there for long enough.
+    pub(super) fn has_had_its_time(&self) -> bool {
+        let past = self.past();
+        past.doubt.is_some() || clock::now().since(past.there_since) >= TIME_TO_SHOW
     }
 
     /// What it would have proved by now: that it serves its models.

@@ -127,7 +127,7 @@ impl Fleet {
             let (next, may_start) = (watch.agenda.next(), watch.running.len() < MAX_PROBES);
             let sweep = watch.swept + self.settings.load().idle.max(SWEEP_AT_MOST_EVERY);
             let (keep, trial) = (watch.kept + KEEP_EVERY, watch.trials.next());
-            let (exam, ends) = (watch.exams.next(), watch.ends_at + LOOK_EVERY);
+            let (exam, ends) = (self.next_exam(&watch.exams), watch.ends_at + LOOK_EVERY);
             let forget = watch.forgot + self.settings.load().registration.forget_unproven_after.min(FORGET_EVERY);
             tokio::select! {
                 () = stop.wait() => break,

@@ -136,7 +136,6 @@ impl Registrar {
             signed_at: signed.as_ref().map(|signed| signed.at),
             public_key: signed.map(|signed| signed.key),
             pin: None,
-            peer: Some(admitted.peer),
             source: ReplicaSource::Registration,
             stated,
             by: By { at: now, who: format!("phone@{}", admitted.peer) },

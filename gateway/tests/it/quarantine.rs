@@ -1,8 +1,11 @@
 //! A replica that nobody vouches for gets nobody's prompt before it has shown that it runs a model.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use fakephone::Dialect;
@@ -169,12 +172,15 @@ enum Impostor {
     Empty,
     /// Knows every prompt before it is told.
     Deaf,
+    /// Writes a byte now and then, for ever.
+    Trickle,
 }
 
 /// A server that says that it is a llama-server, and is none.
 async fn impostor(kind: Impostor) -> (String, Arc<AtomicUsize>, JoinSet<()>) {
-    let door = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-    let url = format!("http://{}", door.local_addr().expect("an address"));
+    // At every address of this machine.
+    let door = TcpListener::bind(("0.0.0.0", 0)).await.expect("a port");
+    let url = format!("http://127.0.0.1:{}", door.local_addr().expect("an address").port());
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let mut task = JoinSet::new();
@@ -246,6 +252,14 @@ async fn answer(kind: Impostor, body: String, stream: &mut TcpStream) -> Option<
                 stream.write_all(word().as_bytes()).await.ok()?;
             }
         }
+        Impostor::Trickle => {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {events}\r\nConnection: close\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.ok()?;
+            loop {
+                stream.write_all(b":").await.ok()?;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
     })
 }
 
@@ -314,41 +328,127 @@ async fn one_that_is_known_less_well_than_asked_for_is_asked_nothing_and_let_in_
     gateway.wait_ready(1).await;
 }
 
-/// Phones that answer a token in a quarter of a minute, announced; `job` says of which deployment each is.
-async fn tricklers(gateway: &Gateway, phones: &[fakephone::PhoneHandle], job: impl Fn(usize) -> String) {
-    for (index, phone) in phones.iter().enumerate() {
-        phone.set_pace(0.00002);
-        let body =
-            json!({"event": "started", "url": phone.url(), "deployment": job(index), "processor": format!("p{index}")});
-        assert_eq!(registration::say(gateway, &body).await.status, 201);
-    }
-    gateway.wait_for("all in quarantine", async |gateway| gateway.states("quarantine").await == phones.len()).await;
+/// What answers test questions a byte at a time, under as many addresses as anybody wants. To the gateway it comes from where all
+/// phones come from behind a proxy.
+struct Tricklers {
+    port: u16,
+    asked: Arc<AtomicUsize>,
+    _task: JoinSet<()>,
 }
 
+impl Tricklers {
+    async fn start() -> Self {
+        let (url, asked, task) = impostor(Impostor::Trickle).await;
+        let port = url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        Self { port, asked, _task: task }
+    }
+
+    /// The next of them announces itself, as of a deployment of its own. Whether it was taken.
+    async fn come(&self, gateway: &Gateway, number: usize) -> bool {
+        let url = format!("http://127.1.{}.{}:{}", number / 250, 1 + number % 250, self.port);
+        let job = format!("job:{number}");
+        let body = json!({"event": "started", "url": url, "deployment": job, "processor": "p"});
+        registration::say(gateway, &body).await.status == 201
+    }
+
+    async fn all_come(&self, gateway: &Gateway, numbers: std::ops::Range<usize>) {
+        for number in numbers {
+            assert!(self.come(gateway, number).await, "{number}");
+        }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+const TURN: &str = "[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n[quarantine]\nturn = \"1s\"\n";
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn phones_that_trickle_keep_no_good_phone_from_serving() {
-    let fleet = Fleet::of(19, &phone(1, 50.0)).await;
-    let (good, slow) = fleet.phones.split_last().expect("phones");
+async fn twenty_phones_that_trickle_keep_no_good_phone_waiting() {
+    let fleet = Fleet::of(1, &phone(1, 50.0)).await;
     let gateway = registration::gateway(&fleet, "[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n").await;
-    tricklers(&gateway, slow, |_| "job:slow".into()).await;
-    let asked = || slow.iter().filter(|phone| phone.requests().iter().any(|seen| seen.body.contains("Case "))).count();
-    gateway.wait_for("places that are taken", async |_| asked() >= 4).await;
-    assert_eq!(registration::say(&gateway, &registration::started(good)).await.status, 201);
+    let tricklers = Tricklers::start().await;
+    tricklers.all_come(&gateway, 0..20).await;
+    gateway.wait_for("all to be asked", async |_| tricklers.asked() == 20).await;
+    assert_eq!(registration::say(&gateway, &registration::started(&fleet.phones[0])).await.status, 201);
     gateway.wait_ready(1).await;
-    assert_eq!((gateway.states("quarantine").await, asked()), (18, 4), "no more than a quarter of the places");
+    assert_eq!(gateway.states("quarantine").await, 20);
+    assert_eq!(gateway.metric("huntgroup_quarantine_total", "outcome=\"failed\"").await, 0.0, "nobody's turn was over");
     assert!(gateway.chat(&chat("hello", false, 4)).await.is_whole("hello", 4));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn phones_that_trickle_are_asked_for_so_long_all_together_and_no_longer() {
-    let fleet = Fleet::of(19, &phone(1, 50.0)).await;
-    let (good, slow) = fleet.phones.split_last().expect("phones");
-    let config = "[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n[quarantine]\ntimeout = \"4s\"\n";
-    let gateway = registration::gateway(&fleet, config).await;
-    // Each says that it is another's: all places are theirs, for once.
-    tricklers(&gateway, slow, |index| format!("job:{index}")).await;
-    assert_eq!(registration::say(&gateway, &registration::started(good)).await.status, 201);
+async fn a_good_phone_that_comes_after_two_hundred_that_trickle_waits_for_their_turns_and_no_longer() {
+    let fleet = Fleet::of(1, &phone(1, 50.0)).await;
+    let gateway = registration::gateway(&fleet, &format!("max_new_per_minute = 240\n{TURN}")).await;
+    let tricklers = Tricklers::start().await;
+    tricklers.all_come(&gateway, 0..200).await;
+    assert_eq!(registration::say(&gateway, &registration::started(&fleet.phones[0])).await.status, 201);
+    // 16 places at a turn of a second: without it, each would be asked for a minute and a half.
     gateway.wait_ready(1).await;
+    assert_eq!(gateway.metric("huntgroup_quarantine_total", "outcome=\"passed\"").await, 1.0);
     let list = gateway.admin("GET", "/admin/replicas", None).await.text();
-    assert!(list.contains("its answers had not all come after 4 s"), "{list}");
+    assert!(list.contains("others wait to be asked"), "{list}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_good_phone_finds_its_way_in_while_others_that_trickle_come_under_new_names_as_fast_as_they_may() {
+    let fleet = Fleet::of(1, &phone(1, 50.0)).await;
+    let config = format!("max_new_per_minute = 600\nmax_unproven = 40\n{TURN}");
+    let gateway = Arc::new(registration::gateway(&fleet, &config).await);
+    let tricklers = Arc::new(Tricklers::start().await);
+    let taken = Arc::new(AtomicUsize::new(0));
+    let mut flood = JoinSet::new();
+    let (at, whose, count) = (Arc::clone(&gateway), Arc::clone(&tricklers), Arc::clone(&taken));
+    flood.spawn(async move {
+        for number in 0.. {
+            count.fetch_add(usize::from(whose.come(&at, number).await), Ordering::SeqCst);
+        }
+    });
+    // As many as may have shown nothing, and those for which they have made room.
+    gateway.wait_for("the flood", async |_| taken.load(Ordering::SeqCst) > 80).await;
+    gateway
+        .wait_for("a good phone to be let in", async |gateway| {
+            registration::say(gateway, &registration::started(&fleet.phones[0])).await.status < 300
+        })
+        .await;
+    gateway.wait_ready(1).await;
+    assert!(gateway.chat(&chat("hello", false, 4)).await.is_whole("hello", 4));
+    assert!(registration::count(&gateway).await <= 41);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_good_phone_that_is_being_asked_keeps_its_place_for_its_turn_whoever_comes() {
+    let fleet = Fleet::of(1, &phone(1, 0.3)).await;
+    // 34 places; a turn is longer than the good phone needs.
+    let config =
+        "max_new_per_minute = 50\n[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n[quarantine]\nturn = \"20s\"\n";
+    let gateway = registration::gateway(&fleet, config).await;
+    assert_eq!(registration::say(&gateway, &registration::started(&fleet.phones[0])).await.status, 201);
+    fleet.phones[0].wait_until(PATIENCE, |stats| stats.running_now == 1).await.expect("a test question");
+    let tricklers = Tricklers::start().await;
+    tricklers.all_come(&gateway, 0..45).await;
+    gateway.wait_for("no place to be free", async |_| tricklers.asked() == 33).await;
+    assert_eq!(gateway.states("ready").await, 0, "it is still being asked");
+    gateway.wait_ready(1).await;
+    let kept = gateway.admin("GET", "/admin/replicas", None).await.json();
+    let ready = kept["data"].as_array().into_iter().flatten().find(|replica| replica["state"] == "ready");
+    let ways: Vec<&Value> =
+        ready.expect("it")["history"].as_array().into_iter().flatten().map(|step| &step["reason"]).collect();
+    assert_eq!(ways, ["unproven", "proven"], "it was asked once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn phones_that_trickle_are_asked_for_so_long_all_together_and_no_longer() {
+    let config = "[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n[quarantine]\ntimeout = \"2s\"\n";
+    let gateway = registration::gateway(&Fleet::of(0, &phone(1, 50.0)).await, config).await;
+    let tricklers = Tricklers::start().await;
+    tricklers.all_come(&gateway, 0..1).await;
+    let problem = "its answers had not all come after 2 s";
+    gateway
+        .wait_for("the end of its time", async |gateway| {
+            replica(gateway).await["problem"].as_str().is_some_and(|text| text.contains(problem))
+        })
+        .await;
 }

@@ -170,8 +170,11 @@ async fn an_older_signed_announcement_never_moves_a_phone_back_not_even_after_a_
 
 #[tokio::test]
 async fn a_flood_of_new_phones_is_stopped_at_the_rate_and_known_ones_are_not() {
-    let fleet = Fleet::of(1, &phone(1, 100.0)).await;
+    let fleet = Fleet::of(3, &phone(1, 100.0)).await;
     let gateway = gateway(&fleet, "max_new_per_minute = 5\n").await;
+    let key = SigningKey::from_seed(1);
+    assert_eq!(sign(&gateway, &key, &started(&fleet.phones[1])).await.status, 201);
+    gateway.wait_ready(1).await;
     let known = started(&fleet.phones[0]);
     assert_eq!(say(&gateway, &known).await.status, 201);
     let mut taken = 0;
@@ -183,6 +186,10 @@ async fn a_flood_of_new_phones_is_stopped_at_the_rate_and_known_ones_are_not() {
     assert!(taken < 10, "{taken} of 50 came through");
     assert_eq!(say(&gateway, &known).await.status, 200);
     assert!(gateway.metric("huntgroup_registrations_total", "outcome=\"refused_rate\"").await >= 40.0);
+    // What nobody can make up is not what floods.
+    assert_eq!(sign(&gateway, &key, &started(&fleet.phones[2])).await.json()["outcome"], "moved");
+    let stranger = SigningKey::from_seed(2);
+    assert_eq!(sign(&gateway, &stranger, &json!({ "event": "started", "url": "https://q.invalid" })).await.status, 429);
 }
 
 #[tokio::test]
