@@ -41,7 +41,7 @@ const SIGNED_PREFIX = "huntgroup-registration-v1\n";
  * @property {string} [deployment] The job that it runs. Default: what Acurast's runtime says.
  * @property {string} [processor] The phone's address on the chain. Default: what Acurast's runtime says.
  * @property {Key | null} [key] Default: the runtime's key, if there is one; `null`: do not sign.
- * @property {object} [replica] What it states about itself: `models`, `slots`, `context_tokens`, `cost_acu_per_day`, `expires_at`, `labels`.
+ * @property {object} [replica] What it states about itself: `models`, `slots`, `context_tokens`, `cost_acu_per_day` (counts if the chain lists the key, or once an operator states it), `expires_at`, `labels`.
  * @property {number} [heartbeat] Milliseconds between two signs of life; at least 30 s. Default 60 s.
  * @property {() => Report | Promise<Report>} [report] How the phone is; asked before each heartbeat.
  * @property {Date | number} [endsAt] When the deployment ends.

@@ -166,7 +166,8 @@ pub(super) async fn remove(
     let id = shared.find(&id)?.id;
     let removal = shared.app.fleet.remove(id, force, shared.by(&caller)).await?;
     let status = if removal.gone { StatusCode::OK } else { StatusCode::ACCEPTED };
-    let note =
-        removal.in_configuration.then_some("the configuration states it: it comes back with the next reload or start");
+    let note = removal
+        .in_configuration
+        .then_some("the configuration states it: it comes back with the next reload or start, as stated there");
     Ok((status, Json(RemovedView { id: id.0, deleted: removal.gone, note })))
 }

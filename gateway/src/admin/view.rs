@@ -125,6 +125,11 @@ pub struct ReplicaView {
     pub expires_at: Option<u64>,
     /// What it costs.
     pub cost_acu_per_day: Option<f64>,
+    /// What it says that it costs, where nobody vouches for that: it counts in no amount until an operator states a price, or the
+    /// chain lists the phone.
+    pub claimed_cost_acu_per_day: Option<f64>,
+    /// What an operator states about it though it came by itself: what it says of these itself changes nothing.
+    pub held: Vec<String>,
     /// Free words.
     pub labels: BTreeMap<String, String>,
     /// Whether a key is sent to it. The key itself is never shown.
@@ -344,7 +349,9 @@ impl ReplicaView {
             ends_in_s: stated.expires_at.map(|end| end as f64 - crate::clock::unix().as_secs() as f64),
             added_at: past.added_ms / 1000,
             expires_at: stated.expires_at,
-            cost_acu_per_day: stated.cost_acu_per_day,
+            cost_acu_per_day: replica.cost(),
+            claimed_cost_acu_per_day: replica.claimed_cost(),
+            held: stated.held.iter().cloned().collect(),
             labels: stated.labels.clone(),
             has_api_key: replica.key.is_some(),
             stated: StatedView {

@@ -143,11 +143,11 @@ fn notes(cost: &Value) -> Vec<String> {
     }
     if number("unpriced") > 0 {
         let who = count(number("unpriced"), "replica");
-        let says = if number("unpriced") == 1 { "states" } else { "state" };
+        let has = if number("unpriced") == 1 { "has" } else { "have" };
         let what =
             if cost["total"].is_null() { "nothing can be said of costs" } else { "what that costs is in no number" };
         notes.push(format!(
-            "{who} {says} no price: {what}. Say it: huntgroup replicas patch NAME --cost-acu-per-day ACU"
+            "{who} {has} no price that counts: {what}. Say it: huntgroup replicas patch NAME --cost-acu-per-day ACU"
         ));
     }
     let (priced, unpriced) = (cost["slot_seconds"].as_f64(), cost["unpriced_slot_seconds"].as_f64());
@@ -256,7 +256,7 @@ TENANT     USED   WASTED  ANSWERS  PROMPT  WRITTEN  ACU/ANSWER  ACU/MTOKEN
 backend  0.0112  0.00120       40   30000     4000    0.000310       0.360
 
 The pool costs 0.500 ACU a day now: 1 replica with a price.
-2 replicas state no price: what that costs is in no number. Say it: huntgroup replicas patch NAME --cost-acu-per-day ACU
+2 replicas have no price that counts: what that costs is in no number. Say it: huntgroup replicas patch NAME --cost-acu-per-day ACU
 10.0 % of the slot time was on replicas without a price: costs per answer are too low.
 This is all that the gateway has counted: the books begin anew with its start.
 ";
@@ -278,7 +278,7 @@ This is all that the gateway has counted: the books begin anew with its start.
         );
         assert!(!text.contains("ACU, of which"), "{text}");
         // How to state a price is said once, and that numbers are too low only where there are any.
-        let how = "3 replicas state no price: nothing can be said of costs. Say it: huntgroup replicas patch NAME --cost-acu-per-day ACU";
+        let how = "3 replicas have no price that counts: nothing can be said of costs. Say it: huntgroup replicas patch NAME --cost-acu-per-day ACU";
         assert_eq!((text.matches("price").count(), text.contains(how)), (2, true), "{text}");
         assert!(!text.contains("begin anew"), "{text}");
     }

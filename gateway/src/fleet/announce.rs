@@ -436,12 +436,15 @@ fn restatement(view: &View, known: &Replica, url: String, said: &Announcement, r
     // What was on its way out is nobody's any more, and so is what was stated about it.
     let operators = is_stated_by_operator(known.source) && !returned;
     let mut stated = if returned { Stated::default() } else { known.stated.clone() };
-    if moved && is_stated_by_operator(known.source) {
+    if moved && (is_stated_by_operator(known.source) || stated.held.remove("api_key")) {
         // The operator has given it for the address that he knew.
         stated.key = None;
     }
     if !operators {
-        said.stated.apply(&mut stated);
+        said.stated.clone().without(&stated.held).apply(&mut stated);
+    } else if moved {
+        // The replica is not his any more, for nobody vouches for the address; what he states about the phone is.
+        stated.hold_all();
     }
     let wanted = said.stated.name.clone().filter(|name| !operators && !view.label_is_taken(name, Some(known.id)));
     // The configuration would take back an address that it does not state.

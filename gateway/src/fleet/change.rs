@@ -3,7 +3,8 @@
 //! The store comes first: what is not durable does not happen. Then the readers' view, then the scheduler. A replica that
 //! the configuration states becomes the operator's as soon as he states something else about it; from then on the file
 //! no longer overrules him. Rejected: refusing such changes (at night one wants to change what is wrong, not to find the
-//! file), and letting every reload take them back silently.
+//! file), and letting every reload take them back silently. Of a phone that came by itself he states single fields (`held`). All that ends
+//! with the replica's removal: what comes back begins anew.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -148,6 +149,7 @@ impl Amendment {
             prefill_rate: self.prefill_rate,
             decode_rate: self.decode_rate,
             api_key: self.key.map(|key| key.map(|key| ReplicaSecret(key.reveal().to_owned()))),
+            held: Some(then.held.clone()),
         }
     }
 }
@@ -208,18 +210,25 @@ impl Fleet {
         if is_full && makes_room.is_none() {
             return Err(ChangeError::Full(max));
         }
-        let before = known.as_ref().map(|replica| replica.stated.clone()).unwrap_or_default();
-        let stated = amendment.applied(&before)?;
+        // What was removed begins anew, also before it has gone.
+        let staying = known.as_ref().filter(|replica| !replica.past().leaving);
+        let before = staying.map(|replica| replica.stated.clone()).unwrap_or_default();
+        let mut stated = amendment.applied(&before)?;
+        let vouches = matches!(amendment.cost_acu_per_day, Some(Some(_)))
+            && staying.is_some_and(|replica| replica.claimed_cost().is_some());
         let name = match (amendment.name, &known) {
             (Some(name), _) => name,
             (None, Some(replica)) => replica.label.to_string(),
             (None, None) => free_name(&view, &url),
         };
         // Saying again what is stated already takes nothing over.
-        let source = match &known {
-            Some(replica) if stated == before && *replica.label == *name => replica.source,
+        let source = match staying {
+            Some(replica) if stated == before && *replica.label == *name && !vouches => replica.source,
             _ => source,
         };
+        if is_stated_by_operator(source) {
+            stated.held.clear();
+        }
         let (fields, api_key) = (stated.fields(), stated.secret());
         let new = NewReplica { url: url.to_string(), name, stated: fields, api_key, source, origin: None };
         let other = makes_room.as_ref().map(|replica| replica.record);
@@ -257,7 +266,10 @@ impl Fleet {
         if let Some(name) = amendment.name.as_deref().filter(|name| view.label_is_taken(name, Some(id))) {
             return Err(ChangeError::NameTaken(name.to_owned()));
         }
-        let stated = amendment.applied(&replica.stated)?;
+        let mut stated = amendment.applied(&replica.stated)?;
+        if !is_stated_by_operator(replica.source) {
+            stated.hold(&amendment);
+        }
         let renamed = amendment.name.as_deref().is_some_and(|name| *name != *replica.label);
         if stated == replica.stated && !renamed {
             return Ok(replica);
@@ -373,7 +385,7 @@ impl Fleet {
 
     fn restated(&self, before: &Replica, now: &Replica) {
         let same_door = before.origin.pin == now.origin.pin;
-        if before.stated == now.stated && before.label == now.label && same_door {
+        if before.stated == now.stated && before.label == now.label && same_door && before.cost() == now.cost() {
             return;
         }
         if before.label != now.label {

@@ -38,6 +38,7 @@ mod exam;
 mod feed;
 mod finding;
 mod group;
+mod held;
 mod identity;
 mod learn;
 mod limits;

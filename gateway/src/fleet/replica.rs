@@ -4,7 +4,7 @@
 //! so a request that holds an `Arc<Replica>` always sees one consistent statement.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -20,7 +20,7 @@ use store::{
 use tokio::sync::Notify;
 
 use super::{
-    announce::Said, dialect::Dialect, finding::Finding, limits::Limited, prior::prior, probe::Learned,
+    announce::Said, dialect::Dialect, finding::Finding, held::COST, limits::Limited, prior::prior, probe::Learned,
     quarantine::Doubt, report::Reported, url::ReplicaUrl,
 };
 use crate::{
@@ -59,6 +59,9 @@ pub struct Stated {
     pub prefill_rate: Option<f64>,
     /// Answer tokens a second that it writes.
     pub decode_rate: Option<f64>,
+    /// Which of these an operator states of a phone that came by itself, by the names that they have in the admin API: what the phone
+    /// says of them changes nothing. Empty of others: there all is.
+    pub held: BTreeSet<String>,
 }
 
 impl Stated {
@@ -75,6 +78,7 @@ impl Stated {
             cost_acu_per_day: fields.cost_acu_per_day,
             prefill_rate: fields.prefill_rate,
             decode_rate: fields.decode_rate,
+            held: fields.held.clone(),
         }
     }
 
@@ -90,6 +94,7 @@ impl Stated {
             cost_acu_per_day: self.cost_acu_per_day,
             prefill_rate: self.prefill_rate,
             decode_rate: self.decode_rate,
+            held: self.held.clone(),
         }
     }
 
@@ -112,6 +117,7 @@ impl From<&StatedReplica> for Stated {
             cost_acu_per_day: replica.cost_acu_per_day,
             prefill_rate: replica.prefill_rate,
             decode_rate: replica.decode_rate,
+            held: BTreeSet::new(),
         }
     }
 }
@@ -488,11 +494,26 @@ impl Replica {
         }
     }
 
-    /// What it costs, as far as that is stated.
+    /// What it costs, in ACU a day, as an operator states it, or the chain, or a phone that the chain lists.
+    pub fn cost(&self) -> Option<f64> {
+        self.stated.cost_acu_per_day.filter(|_| self.price_counts())
+    }
+
+    /// What a phone says that it costs and nobody vouches for: with the token anybody may say anything, and a key can be anybody's.
+    pub fn claimed_cost(&self) -> Option<f64> {
+        self.stated.cost_acu_per_day.filter(|_| !self.price_counts())
+    }
+
+    fn price_counts(&self) -> bool {
+        let by_itself = self.source == ReplicaSource::Registration && self.origin.verification < Verification::Assigned;
+        !by_itself || self.stated.held.contains(COST)
+    }
+
+    /// What it costs, as far as that is known.
     pub fn price(&self) -> Price {
         let slots = self.stated.slots.unwrap_or(self.facts.load().slots).max(1);
         let deployment = self.origin.deployment.as_deref().map(Arc::from);
-        Price { acu_per_day: self.stated.cost_acu_per_day, slots, deployment }
+        Price { acu_per_day: self.cost(), slots, deployment }
     }
 
     /// As the scheduler sees it; `kept` is how fast it was before a restart.

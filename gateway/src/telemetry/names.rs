@@ -292,7 +292,7 @@ metrics! {
     POOL_COST_PER_DAY = "huntgroup_pool_cost_acu_per_day", Gauge, ["model"], Operator,
         "What the replicas in the pool cost now, in ACU a day, by stated prices; absent where no replica has one.";
     REPLICAS_UNPRICED = "huntgroup_replicas_unpriced", Gauge, [], Operator,
-        "Replicas in the pool whose price is not stated: no cost counts them.";
+        "Replicas in the pool whose price is not known: no cost counts them.";
 
     TENANT_REQUESTS = "huntgroup_tenant_requests_total", Counter, ["tenant", "class", "outcome"], Operator,
         "Requests of a tenant that ended, by how.";

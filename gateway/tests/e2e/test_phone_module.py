@@ -69,7 +69,7 @@ def test_a_phone_with_the_module_joins_signed_moves_and_leaves(stage, gateway):
     before = stage._join(App(stage.place("app.mjs"), gateway, first))
     replica, = ready(gateway)
     assert replica["verification"] == "signed" and replica["source"] == "registration"
-    assert (replica["slots"], replica["cost_acu_per_day"]) == (2, 0.5)
+    assert (replica["slots"], replica["cost_acu_per_day"], replica["claimed_cost_acu_per_day"]) == (2, None, 0.5)
     assert gateway.chat(max_tokens=4).status == 200
     # The same key at another address: redeployed. Its old app is gone without a word.
     before.process.kill()

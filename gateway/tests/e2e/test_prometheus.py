@@ -227,7 +227,7 @@ def test_costs_add_up_and_are_the_tenants_own(prometheus):
         )
         assert 0 < slots < pool, (slots, pool)
         assert math.isclose(slots, tenants, rel_tol=0.05), "two queries, a scrape apart at most"
-        assert prometheus.query("sum(huntgroup_replicas_unpriced)") == [1.0]
+        assert prometheus.query("sum(huntgroup_replicas_unpriced)") == [2.0], "one states none, and one only by itself"
         return True
 
     eventually(added_up, within=20, what="sums", every=0.5)

@@ -126,9 +126,41 @@ async fn removing_a_phone_of_the_configuration_says_that_it_comes_back_whoever_h
 }
 
 #[tokio::test]
+async fn what_an_operator_states_survives_reloads_and_what_was_removed_begins_anew() {
+    let fleet = Fleet::of(2, &phone(1, 100.0)).await;
+    let gateway = Gateway::over(&fleet, "").await;
+    let change = json!({ "expires_at": 4_000_000_000_u64, "labels": { "room": "4" } });
+    for id in ["1", "2"] {
+        assert_eq!(call(&gateway, "PATCH", &format!("/admin/replicas/{id}"), change.clone()).await.status, 200);
+    }
+    // Also where the file says something else about it, or nothing any more.
+    let file = gateway.dir().join("huntgroup.toml");
+    let text = std::fs::read_to_string(&file).expect("its configuration");
+    let url = |at: usize| format!("url = \"{}\"\n", fleet.phones[at].url());
+    let without = text.replace(&format!("[[replicas]]\n{}", url(1)), "");
+    let other = without.replace(&url(0), &format!("{}expires_at = 2100-01-01T00:00:00Z\nslots = 2\n", url(0)));
+    assert!(other.contains("slots = 2") && without != text, "{text}");
+    std::fs::write(&file, &other).expect("a file");
+    assert_eq!(gateway.admin("POST", "/admin/reload", None).await.status, 200);
+    for id in ["1", "2"] {
+        let shown = replica(&gateway, id).await;
+        let stated = (&shown["expires_at"], &shown["labels"]["room"], &shown["slots"]);
+        assert_eq!(stated, (&json!(4_000_000_000_u64), &json!("4"), &json!(1)), "{shown}");
+    }
+    // What was removed comes back as the file states it.
+    let removed = gateway.admin("DELETE", "/admin/replicas/1", None).await.json();
+    assert!(removed["note"].as_str().is_some_and(|note| note.ends_with("as stated there")), "{removed}");
+    assert_eq!(gateway.admin("POST", "/admin/reload", None).await.status, 200);
+    let shown = replica(&gateway, &escaped(fleet.phones[0].url())).await;
+    assert_eq!((&shown["source"], &shown["slots"]), (&json!("config"), &json!(2)));
+    assert_eq!((&shown["expires_at"], &shown["labels"]), (&json!(4_102_444_800_u64), &json!({})));
+}
+
+#[tokio::test]
 async fn a_phone_removed_while_it_answers_finishes_first_and_may_come_back() {
     let fleet = Fleet::of(1, &phone(1, 1.0)).await;
     let gateway = Gateway::over(&fleet, "").await;
+    assert_eq!(call(&gateway, "PATCH", "/admin/replicas/1", json!({"labels": {"room": "4"}})).await.status, 200);
     let mut stream = gateway.client().await.post("/v1/chat/completions", &chat("hello", true, 32)).await;
     assert!(stream.read_until("\"content\"").await);
     let removed = gateway.admin("DELETE", "/admin/replicas/1", None).await;
@@ -139,6 +171,7 @@ async fn a_phone_removed_while_it_answers_finishes_first_and_may_come_back() {
     let url = fleet.phones[0].url().to_owned();
     let back = add(&gateway, json!({ "url": url })).await;
     assert_eq!((back.status, &back.json()["removing"]), (200, &json!(false)));
+    assert_eq!(back.json()["labels"], json!({}), "what was stated of it before is gone, as if it had emptied before");
     assert_eq!(gateway.admin("DELETE", "/admin/replicas/1", None).await.status, 202);
     assert!(stream.answer().await.is_whole("hello", 32));
     gateway

@@ -93,6 +93,90 @@ async fn the_callback_alone_brings_phones_to_serving_whichever_shape_and_content
 }
 
 #[tokio::test]
+async fn what_a_phone_says_that_it_costs_counts_in_nothing_until_an_operator_states_it() {
+    let fleet = Fleet::of(2, &phone(1, 100.0)).await;
+    let gateway = gateway(&fleet, "").await;
+    let claims = |at: usize, cost: f64| json!({ "event": "started", "url": fleet.phones[at].url(), "replica": { "cost_acu_per_day": cost } });
+    let by_token = say(&gateway, &claims(0, 900_000.0)).await.json()["id"].clone();
+    // A key of its own is anybody's to make.
+    let by_key = sign(&gateway, &SigningKey::from_seed(3), &claims(1, 900_000.0)).await.json()["id"].clone();
+    gateway.wait_ready(2).await;
+    assert!(gateway.chat(&chat("hello", false, 8)).await.is_whole("hello", 8));
+    let cost = async || gateway.admin("GET", "/admin/cost?window=all", None).await.json();
+    for id in [&by_token, &by_key] {
+        let shown = replica(&gateway, id).await;
+        assert_eq!((&shown["cost_acu_per_day"], &shown["claimed_cost_acu_per_day"]), (&Value::Null, &json!(900_000.0)));
+    }
+    let counted = cost().await;
+    assert_eq!((&counted["per_day"], &counted["total"], &counted["used"]), (&Value::Null, &Value::Null, &Value::Null));
+    assert_eq!(counted["replicas"], json!({ "priced": 0, "unpriced": 2 }));
+    assert_eq!(gateway.metric("huntgroup_pool_cost_acu_total", "").await, 0.0);
+    // Stated as it is claimed, or otherwise, it is the operator's word.
+    let patch = async |id: &Value, cost: Value| {
+        let path = format!("/admin/replicas/{id}");
+        gateway.admin("PATCH", &path, Some(&json!({ "cost_acu_per_day": cost }))).await.json()
+    };
+    assert_eq!(patch(&by_key, json!(900_000.0)).await["claimed_cost_acu_per_day"], Value::Null);
+    assert_eq!(patch(&by_token, json!(2.0)).await["cost_acu_per_day"], 2.0);
+    assert_eq!(say(&gateway, &claims(0, 5.0)).await.status, 200);
+    assert_eq!(replica(&gateway, &by_token).await["cost_acu_per_day"], 2.0);
+    assert_eq!(cost().await["per_day"], 900_002.0);
+    // Taken back, it is the phone's again to claim.
+    patch(&by_token, Value::Null).await;
+    assert_eq!(say(&gateway, &claims(0, 5.0)).await.status, 200);
+    let shown = replica(&gateway, &by_token).await;
+    assert_eq!((&shown["cost_acu_per_day"], &shown["claimed_cost_acu_per_day"]), (&Value::Null, &json!(5.0)));
+    let priced = cost().await["replicas"].clone();
+    assert_eq!(priced, json!({ "priced": 1, "unpriced": 1 }));
+    // Stated with the address, it takes the phone over as ever.
+    let add = json!({ "url": fleet.phones[0].url(), "cost_acu_per_day": 5.0 });
+    let added = gateway.admin("POST", "/admin/replicas", Some(&add)).await.json();
+    assert_eq!(
+        (&added["cost_acu_per_day"], &added["source"], &added["held"]),
+        (&json!(5.0), &json!("admin"), &json!([]))
+    );
+}
+
+#[tokio::test]
+async fn what_an_operator_states_about_a_phone_that_came_by_itself_stands_against_what_it_says() {
+    let mut fleet = Fleet::of(1, &phone(1, 100.0)).await;
+    let mut gateway = gateway(&fleet, "").await;
+    let key = SigningKey::from_seed(7);
+    let says = |url: &str, slots: u16| {
+        let replica = json!({ "slots": slots, "labels": { "by": "phone" }, "expires_at": 4_000_000_000_u64 });
+        json!({ "event": "started", "url": url, "replica": replica })
+    };
+    let id = sign(&gateway, &key, &says(fleet.phones[0].url(), 1)).await.json()["id"].clone();
+    let path = format!("/admin/replicas/{id}");
+    let change = json!({ "expires_at": 4_100_000_000_u64, "labels": { "room": "4" }, "api_key": "secret" });
+    let changed = gateway.admin("PATCH", &path, Some(&change)).await.json();
+    assert_eq!(changed["held"], json!(["api_key", "expires_at", "labels"]));
+    let stands = async |gateway: &Gateway, slots: u16| {
+        let shown = replica(gateway, &id).await;
+        assert_eq!((&shown["expires_at"], &shown["slots"]), (&json!(4_100_000_000_u64), &json!(slots)), "{shown}");
+        assert_eq!(shown["labels"], json!({ "by": "phone", "room": "4" }));
+    };
+    assert_eq!(sign(&gateway, &key, &says(fleet.phones[0].url(), 2)).await.status, 200);
+    stands(&gateway, 2).await;
+    assert_eq!(gateway.admin("POST", "/admin/reload", None).await.status, 200);
+    stands(&gateway, 2).await;
+    gateway.child.kill().expect("the process runs");
+    gateway.exited().await;
+    gateway.restart().await;
+    assert_eq!(sign(&gateway, &key, &says(fleet.phones[0].url(), 3)).await.status, 200);
+    stands(&gateway, 3).await;
+    assert_eq!(replica(&gateway, &id).await["has_api_key"], true);
+    // The key was given for that address, the rest is about the phone.
+    fleet.phones.clear();
+    let redeployed = fleet.relay.spawn(phone(1, 100.0).with_seed(99)).expect("a phone");
+    let moved = sign(&gateway, &key, &says(redeployed.url(), 2)).await;
+    assert_eq!(moved.json()["outcome"], "moved", "{moved:?}");
+    stands(&gateway, 2).await;
+    let shown = replica(&gateway, &id).await;
+    assert_eq!((&shown["has_api_key"], &shown["held"]), (&json!(false), &json!(["expires_at", "labels"])));
+}
+
+#[tokio::test]
 async fn a_redeploy_under_a_new_address_keeps_number_name_and_history_and_begins_with_its_health_anew() {
     let mut fleet = Fleet::of(1, &phone(1, 100.0)).await;
     let gateway = gateway(&fleet, "").await;

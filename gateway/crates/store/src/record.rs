@@ -1,6 +1,10 @@
 //! The facts that are kept, as types.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -171,6 +175,8 @@ pub struct StatedFields {
     pub prefill_rate: Option<f64>,
     /// Answer tokens a second that it writes.
     pub decode_rate: Option<f64>,
+    /// Which of these an operator states of a replica that came by itself, by name: what it says of them changes nothing.
+    pub held: BTreeSet<String>,
 }
 
 /// A replica to add, or to state anew. Its address tells it from others.
@@ -251,6 +257,8 @@ pub struct ReplicaPatch {
     pub decode_rate: Option<Option<f64>>,
     /// Its credential.
     pub api_key: Option<Option<ReplicaSecret>>,
+    /// Which of all these are an operator's.
+    pub held: Option<BTreeSet<String>>,
 }
 
 /// How fast a replica was measured to be.

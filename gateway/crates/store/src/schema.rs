@@ -37,6 +37,7 @@ pub(crate) const STATE: Schema = Schema {
         include_str!("schema/0002-speeds.sql"),
         include_str!("schema/0003-origin.sql"),
         include_str!("schema/0004-proven-models.sql"),
+        include_str!("schema/0005-held.sql"),
     ],
     checked: Checked::Everything,
     gives_back: false,
