@@ -13,9 +13,9 @@ use super::{
     answer::AdminError,
     form::{AddReplica, AmendReplica, Asked, Body, Drain, Id, OptionalBody},
     guard::Caller,
-    view::{ErrorView, RemovedView, ReplicaList, ReplicaView},
+    view::{ChangedView, ErrorView, RemovedView, ReplicaList, ReplicaView},
 };
-use crate::fleet::{Added, Replica};
+use crate::fleet::{Added, Changed, Replica};
 
 impl Shared {
     /// The replica that a path names by number, name or address.
@@ -29,6 +29,10 @@ impl Shared {
 
     fn view(&self, replica: &Replica) -> ReplicaView {
         ReplicaView::new(replica, &self.app)
+    }
+
+    fn changed(&self, Changed { replica, changed }: &Changed) -> ChangedView {
+        ChangedView { changed: *changed, replica: self.view(replica) }
     }
 }
 
@@ -71,65 +75,65 @@ pub(super) async fn add(
 /// Changes what is stated about a replica.
 #[utoipa::path(patch, path = "/admin/replicas/{id}", tag = "replicas", request_body = AmendReplica,
     params(("id" = String, Path, description = "Number, name, or percent-encoded url")),
-    responses((status = 200, description = "The replica as it is now", body = ReplicaView),
+    responses((status = 200, description = "The replica as it is now", body = ChangedView),
         (status = 400, body = ErrorView), (status = 404, body = ErrorView), (status = 409, body = ErrorView)))]
 pub(super) async fn amend(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     Id(id): Id,
     Body(form): Body<AmendReplica>,
-) -> Result<Json<ReplicaView>, AdminError> {
+) -> Result<Json<ChangedView>, AdminError> {
     let amendment = form.stated.read_change()?;
     let id = shared.find(&id)?.id;
-    let replica = shared.app.fleet.amend(id, amendment, shared.by(&caller)).await?;
-    Ok(Json(shared.view(&replica)))
+    let changed = shared.app.fleet.amend(id, amendment, shared.by(&caller)).await?;
+    Ok(Json(shared.changed(&changed)))
 }
 
 /// Starts nothing new there; what runs may end.
 #[utoipa::path(post, path = "/admin/replicas/{id}/drain", tag = "replicas", request_body = Option<Drain>,
     params(("id" = String, Path, description = "Number, name, or percent-encoded url")),
-    responses((status = 200, description = "It is draining; `drained` says whether it is empty", body = ReplicaView),
+    responses((status = 200, description = "It is draining; `drained` says whether it is empty", body = ChangedView),
         (status = 404, body = ErrorView)))]
 pub(super) async fn drain(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     Id(id): Id,
     OptionalBody(form): OptionalBody<Drain>,
-) -> Result<Json<ReplicaView>, AdminError> {
+) -> Result<Json<ChangedView>, AdminError> {
     let deadline = form.read()?;
     let id = shared.find(&id)?.id;
-    let replica = shared.app.fleet.drain(id, deadline, shared.by(&caller)).await?;
-    Ok(Json(shared.view(&replica)))
+    let changed = shared.app.fleet.drain(id, deadline, shared.by(&caller)).await?;
+    Ok(Json(shared.changed(&changed)))
 }
 
 /// Takes a drain back.
 #[utoipa::path(post, path = "/admin/replicas/{id}/undrain", tag = "replicas",
     params(("id" = String, Path, description = "Number, name, or percent-encoded url")),
-    responses((status = 200, description = "It takes work again", body = ReplicaView), (status = 404, body = ErrorView)))]
+    responses((status = 200, description = "It takes work again", body = ChangedView), (status = 404, body = ErrorView)))]
 pub(super) async fn undrain(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     Id(id): Id,
-) -> Result<Json<ReplicaView>, AdminError> {
+) -> Result<Json<ChangedView>, AdminError> {
     let id = shared.find(&id)?.id;
-    let replica = shared.app.fleet.undrain(id, shared.by(&caller)).await?;
-    Ok(Json(shared.view(&replica)))
+    let changed = shared.app.fleet.undrain(id, shared.by(&caller)).await?;
+    Ok(Json(shared.changed(&changed)))
 }
 
 /// Lets a replica out of quarantine that has not shown what it can do: an operator has looked at it.
 #[utoipa::path(post, path = "/admin/replicas/{id}/release", tag = "replicas",
     params(("id" = String, Path, description = "Number, name, or percent-encoded url")),
-    responses((status = 200, description = "It takes work, if it is well", body = ReplicaView),
+    responses((status = 200, description = "It takes work, if it is well; `changed` says whether it was in quarantine", body = ChangedView),
         (status = 404, body = ErrorView),
         (status = 409, description = "It is known less well than `registration.min_verification` asks for", body = ErrorView)))]
 pub(super) async fn release(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     Id(id): Id,
-) -> Result<Json<ReplicaView>, AdminError> {
+) -> Result<Json<ChangedView>, AdminError> {
     let id = shared.find(&id)?.id;
-    let replica = shared.app.fleet.release(id, shared.by(&caller)).await?;
-    Ok(Json(shared.view(&replica)))
+    let changed = shared.app.fleet.release(id, shared.by(&caller)).await?;
+    Ok(Json(shared.changed(&changed)))
 }
 
 /// How to remove.

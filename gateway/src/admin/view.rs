@@ -368,6 +368,16 @@ impl ReplicaView {
     }
 }
 
+/// A replica after a change.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ChangedView {
+    /// Whether anything is different. False: it was so already.
+    pub(super) changed: bool,
+    /// As it is now.
+    #[serde(flatten)]
+    pub(super) replica: ReplicaView,
+}
+
 /// What happened to a removed replica.
 #[derive(Serialize, ToSchema)]
 pub(super) struct RemovedView {

@@ -27,7 +27,7 @@ use crate::{
 
 /// Between two looks while waiting for a drain. 500 ms: an operator watches.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Refused announcements of phones are told of with a list for so many seconds, and of at most so many kinds.
+/// Refused announcements of phones are told of with a list for so many seconds, and of at most so many kinds, the most frequent first.
 const REFUSED_LATELY: f64 = 3600.0;
 const REFUSED_TOLD: usize = 3;
 
@@ -303,16 +303,16 @@ pub async fn run(args: ReplicasArgs, out: &mut dyn Write, err: &mut dyn Write) -
         }
         ReplicasCommand::Patch(args) => {
             let replica = patch(&client(&args.common)?, &args).await?;
-            tell(out, &args.common, &replica, "is changed")
+            tell_change(out, &args.common, &replica, "is changed", "is so already")
         }
         ReplicasCommand::Drain(args) => drain(&client(&args.common)?, &args, LOOK_EVERY, out, err).await,
         ReplicasCommand::Undrain(args) => {
             let replica = client(&args.common)?.post(&path(&args.replica, "/undrain"), &json!({})).await?;
-            tell(out, &args.common, &replica, "takes work again")
+            tell_change(out, &args.common, &replica, "takes work again", "is not drained")
         }
         ReplicasCommand::Release(args) => {
             let replica = client(&args.common)?.post(&path(&args.replica, "/release"), &json!({})).await?;
-            tell(out, &args.common, &replica, "is out of quarantine")
+            tell_change(out, &args.common, &replica, "is out of quarantine", "is not in quarantine")
         }
         ReplicasCommand::Remove(args) => remove(&client(&args.common)?, &args, out).await,
         ReplicasCommand::Import(args) => import(&client(&args.common)?, &args, out, err).await,
@@ -369,6 +369,12 @@ fn tell(out: &mut dyn Write, common: &Common, replica: &Value, what: &str) -> Re
     Ok(())
 }
 
+/// Tells what a change did, or why there was nothing to do.
+fn tell_change(out: &mut dyn Write, common: &Common, replica: &Value, done: &str, so: &str) -> Result<(), CliError> {
+    let nothing = format!("{so}: nothing is changed");
+    tell(out, common, replica, if replica["changed"] == false { &nothing } else { done })
+}
+
 /// Changes what is stated. Labels that are not named stay: the gateway merges them, so that of changes at once none is lost.
 async fn patch(client: &AdminClient, args: &PatchArgs) -> Result<Value, CliError> {
     let mut body: Map<String, Value> = args.clear.iter().map(|field| (field.clone(), Value::Null)).collect();
@@ -401,7 +407,9 @@ async fn tell_refused(client: &AdminClient, err: &mut dyn Write) -> Result<(), C
     let now = crate::clock::unix().as_secs_f64();
     let age = |one: &Value| one["last_at"].as_f64().map(|at| (now - at).max(0.0)).filter(|age| *age < REFUSED_LATELY);
     let lately = refused["data"].as_array().into_iter().flatten().filter_map(|one| Some((one, age(one)?)));
-    for (one, age) in lately.take(REFUSED_TOLD) {
+    let mut lately: Vec<_> = lately.collect();
+    lately.sort_by_key(|(one, _)| std::cmp::Reverse(one["count"].as_u64()));
+    for (one, age) in lately.into_iter().take(REFUSED_TOLD) {
         let times = if one["count"] == 1 { "once".to_owned() } else { format!("{} times", cell(one, "count")) };
         let [message, peer] = ["message", "peer"].map(|field| cell(one, field));
         let last = length(age);
@@ -706,6 +714,25 @@ ID  NAME  STATE    FOR  BUSY  MODELS  ENGINE  READ/S  WRITE/S  GOOD  BAD  NOTE
         assert!(asked[1].starts_with("GET /admin/replicas/abc "));
         assert_eq!(sent(2), r#"{"labels":{"owner":null,"room":"4","shelf":null}}"#);
         assert_eq!(sent(3), r#"{"slots":2}"#);
+    }
+
+    #[tokio::test]
+    async fn what_was_so_already_is_not_said_to_have_been_done() {
+        let unchanged = REPLICA.replace("\"id\"", "\"changed\":false,\"id\"");
+        let done = REPLICA.replace("\"id\"", "\"changed\":true,\"id\"");
+        let gateway = OneAnswer::new(&[("200 OK", &unchanged), ("200 OK", &done)]);
+        let mut out = Vec::new();
+        for _ in 0..2 {
+            let replica = gateway.client.post("/admin/replicas/abc/release", &json!({})).await.unwrap();
+            let ReplicasCommand::Release(args) = parse(&["release", "abc"]).unwrap() else { panic!("release") };
+            tell_change(&mut out, &args.common, &replica, "is out of quarantine", "is not in quarantine").unwrap();
+        }
+        let expected = "\
+abc (number 3, https://abc.acu.run) is not in quarantine: nothing is changed; state: ready.
+abc (number 3, https://abc.acu.run) is out of quarantine; state: ready.
+";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+        gateway.asked();
     }
 
     #[test]

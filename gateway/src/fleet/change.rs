@@ -183,6 +183,14 @@ pub struct Removal {
     pub in_configuration: bool,
 }
 
+/// A replica after a change.
+pub struct Changed {
+    /// As it is now.
+    pub replica: Arc<Replica>,
+    /// Anything is different. Otherwise it was so already.
+    pub changed: bool,
+}
+
 impl Fleet {
     /// Adds a replica, or states the one at this address anew. A replica that is on its way out stays. In a full pool the oldest of
     /// those makes room that came by themselves and have shown nothing yet.
@@ -259,7 +267,7 @@ impl Fleet {
     ///
     /// # Errors
     /// There is none, another is called that, or the store failed. Then nothing has changed.
-    pub async fn amend(&self, id: ReplicaId, amendment: Amendment, by: By) -> Result<Arc<Replica>, ChangeError> {
+    pub async fn amend(&self, id: ReplicaId, amendment: Amendment, by: By) -> Result<Changed, ChangeError> {
         let _changing = self.change.lock().await;
         let view = self.view.load_full();
         let replica = self.staying(id)?;
@@ -272,7 +280,7 @@ impl Fleet {
         }
         let renamed = amendment.name.as_deref().is_some_and(|name| *name != *replica.label);
         if stated == replica.stated && !renamed {
-            return Ok(replica);
+            return Ok(Changed { replica, changed: false });
         }
         let url = replica.url.clone();
         let put = if is_configured(replica.source) {
@@ -285,33 +293,33 @@ impl Fleet {
             let (patch, record) = (amendment.patch(&stated), replica.record);
             self.keep(move |store| store.patch_replica(by, record, patch)).await?
         };
-        Ok(self.take_over(put.record(), url))
+        Ok(Changed { replica: self.take_over(put.record(), url), changed: true })
     }
 
     /// Starts nothing new there. With a deadline, what still runs then is cancelled.
     ///
     /// # Errors
     /// There is none, or the store failed. Then nothing has changed.
-    pub async fn drain(&self, id: ReplicaId, deadline: Option<Duration>, by: By) -> Result<Arc<Replica>, ChangeError> {
+    pub async fn drain(&self, id: ReplicaId, deadline: Option<Duration>, by: By) -> Result<Changed, ChangeError> {
         let _changing = self.change.lock().await;
         let replica = self.staying(id)?;
         let record = replica.record;
-        self.keep(move |store| store.set_drained(by, record, true)).await?;
+        let put = self.keep(move |store| store.set_drained(by, record, true)).await?;
         self.set_draining(&replica, true, deadline);
-        Ok(replica)
+        Ok(Changed { replica, changed: put.changed() || deadline.is_some() })
     }
 
     /// Takes a drain back.
     ///
     /// # Errors
     /// There is none, or the store failed. Then nothing has changed.
-    pub async fn undrain(&self, id: ReplicaId, by: By) -> Result<Arc<Replica>, ChangeError> {
+    pub async fn undrain(&self, id: ReplicaId, by: By) -> Result<Changed, ChangeError> {
         let _changing = self.change.lock().await;
         let replica = self.staying(id)?;
         let record = replica.record;
-        self.keep(move |store| store.set_drained(by, record, false)).await?;
+        let put = self.keep(move |store| store.set_drained(by, record, false)).await?;
         self.set_draining(&replica, false, None);
-        Ok(replica)
+        Ok(Changed { replica, changed: put.changed() })
     }
 
     /// Takes a replica out of the pool: once it is empty, or at once with `force` (what runs fails over).

@@ -63,7 +63,7 @@ mod written;
 
 pub use self::{
     announce::{AnnounceError, Announced, Announcement, Assignment, Said},
-    change::{Added, Amendment, ChangeError, LabelChange, MAX_LABELS, Removal},
+    change::{Added, Amendment, ChangeError, Changed, LabelChange, MAX_LABELS, Removal},
     dialect::{Dialect, position, route_names, routes},
     endings::Deployment,
     feed::{PoolChange, PoolEvent},

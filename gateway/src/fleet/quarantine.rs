@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::{
     agenda::Agenda,
-    change::{ChangeError, is_stated_by_operator},
+    change::{ChangeError, Changed, is_stated_by_operator},
     exam::{Exam, Measured, Unpassed, examine, patience},
     feed::PoolChange,
     finding::Finding,
@@ -310,18 +310,20 @@ impl Fleet {
     ///
     /// # Errors
     /// There is none, it announced itself less well than `registration.min_verification` asks for, or the store failed.
-    pub async fn release(&self, id: ReplicaId, by: By) -> Result<Arc<Replica>, ChangeError> {
+    pub async fn release(&self, id: ReplicaId, by: By) -> Result<Changed, ChangeError> {
         let replica = self.replica(id).filter(|replica| !replica.past().leaving).ok_or(ChangeError::Unknown)?;
         if self.distrust(&replica).is_some() {
             return Err(ChangeError::Distrusted(self.quarantine_reason(&replica).unwrap_or_default()));
         }
-        if self.is_to_be_asked(&replica) {
+        let changed = self.is_to_be_asked(&replica);
+        if changed {
             let proof = replica.proof(by.at);
             self.prove(&replica, by, proof).await?;
             tracing::info!(replica = &*replica.label, "a replica is let out of quarantine by hand");
             self.let_in(id);
         }
-        self.replica(id).ok_or(ChangeError::Unknown)
+        let replica = self.replica(id).ok_or(ChangeError::Unknown)?;
+        Ok(Changed { replica, changed })
     }
 
     /// Keeps that a replica has proved itself at its address.

@@ -40,6 +40,7 @@ pub(super) struct Quiet(Mutex<BTreeMap<&'static str, Kind>>);
 
 impl Quiet {
     pub(super) fn refused(&self, peer: IpAddr, refusal: &Refusal) {
+        let refusal = refusal.cause();
         let outcome = refusal.outcome();
         let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(untold) = kinds.entry(outcome).or_default().tell(clock::now()) {

@@ -70,6 +70,14 @@ impl Refusal {
         }
     }
 
+    /// What is behind it: too many wrong tokens are wrong tokens, so that what is to be corrected is one line with all that it causes.
+    pub(super) fn cause(&self) -> &Self {
+        match self {
+            Self::TooManyTries => &Self::Token,
+            cause => cause,
+        }
+    }
+
     /// The status of the answer.
     pub fn status(&self) -> u16 {
         match self {

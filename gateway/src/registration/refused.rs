@@ -17,7 +17,7 @@ const KINDS: usize = 20;
 /// Calls that were refused for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// As the phone's answer has it: [`Refusal::code`].
+    /// As the phone's answer has it, of what is behind it: [`Refusal::code`], [`Refusal::cause`].
     pub code: &'static str,
     /// The field or header that was wrong.
     pub field: Option<&'static str>,
@@ -39,6 +39,7 @@ pub(super) struct Ring(Mutex<VecDeque<Refused>>);
 
 impl Ring {
     pub(super) fn note(&self, peer: IpAddr, refusal: &Refusal, now_ms: u64) {
+        let refusal = refusal.cause();
         let (code, message) = (refusal.code(), refusal.to_string());
         let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let field = refusal.field();
@@ -104,6 +105,16 @@ mod tests {
             kinds[1].message.ends_with("not 100") && kinds[0].message.contains("phone-100"),
             "the last one's words"
         );
+    }
+
+    #[test]
+    fn too_many_wrong_tokens_are_wrong_tokens() {
+        let ring = Ring::default();
+        (0..20).for_each(|n| ring.note(peer(1), &Refusal::Token, n));
+        (20..1_000).for_each(|n| ring.note(peer(1), &Refusal::TooManyTries, n));
+        let kinds = ring.latest();
+        assert_eq!((kinds.len(), kinds[0].code, kinds[0].count), (1, "invalid_registration_token", 1_000));
+        assert!(kinds[0].message.contains("missing or wrong"), "{}", kinds[0].message);
     }
 
     #[test]

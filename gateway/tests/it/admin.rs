@@ -77,6 +77,10 @@ async fn what_operators_did_survives_a_restart() {
     assert_eq!((&p0["slots"], &p0["cost_acu_per_day"]), (&json!(3), &json!(0.5)));
     assert_eq!(call(&gateway, "POST", "/admin/replicas/p1/undrain", json!({})).await.status, 200);
     wait_for_state(&gateway, "p1", "ready").await;
+    for (method, action, body) in [("POST", "/undrain", json!({})), ("PATCH", "", json!({ "cost_acu_per_day": 0.5 }))] {
+        let again = call(&gateway, method, &format!("/admin/replicas/p1{action}"), body).await.json();
+        assert_eq!(again["changed"], false, "{method} {action}");
+    }
 }
 
 #[tokio::test]

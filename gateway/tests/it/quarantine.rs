@@ -300,8 +300,10 @@ async fn an_operator_who_has_looked_lets_a_replica_in() {
         .await;
     let id = replica(&gateway).await["id"].clone();
     let released = gateway.admin("POST", &format!("/admin/replicas/{id}/release"), Some(&json!({}))).await;
-    assert_eq!(released.status, 200, "{}", released.text());
+    assert_eq!((released.status, &released.json()["changed"]), (200, &json!(true)), "{}", released.text());
     gateway.wait_ready(1).await;
+    let again = gateway.admin("POST", &format!("/admin/replicas/{id}/release"), Some(&json!({}))).await.json();
+    assert_eq!((&again["changed"], &again["state"]), (&json!(false), &json!("ready")));
     assert!(gateway.chat(&chat("hello", false, 4)).await.text().contains("certainly"));
     let audit = gateway.admin("GET", "/admin/audit", None).await.text();
     assert!(audit.contains("replica.prove"), "{audit}");
