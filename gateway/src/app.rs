@@ -44,6 +44,8 @@ use crate::{
 
 /// The last frames of an HTTP/2 stream are only queued when its request ends; they get this long to leave.
 const LINGER: Duration = Duration::from_millis(300);
+/// Between two looks at what the successor has done with keys. 100 ms: so long may a key live on that it has ended.
+const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 /// Replicas have said by then what they serve, or are not there.
 const HEARD_WITHIN: Duration = Duration::from_secs(60);
 /// Background tasks get this long to end.
@@ -336,6 +338,9 @@ impl BackgroundService for Beside {
         tasks.spawn("models", name_unknown_models(Arc::clone(&gateway), tasks.stop_signal())).await;
         let adviser = Arc::clone(&gateway.adviser).run(Arc::clone(&gateway), tasks.stop_signal());
         tasks.spawn("capacity", adviser).await;
+        let (auth, store) = (Arc::clone(&parts.state.auth), Arc::clone(&parts.state.store));
+        let keys = follow_keys(auth, store, self.desks.stop_signal(), tasks.stop_signal());
+        tasks.spawn("keys", keys).await;
         let stop = self.desks.stop_signal();
         self.desks.spawn("admin", admin::serve(parts.admin, parts.state, stop)).await;
         let (watched, stop) = (Arc::clone(&gateway), tasks.stop_signal());
@@ -353,6 +358,27 @@ impl BackgroundService for Beside {
         gateway.dispatcher.end_record();
         tracing::info!("drained; goodbye");
         leave();
+    }
+}
+
+/// After a hand-over clients are still let in here for some seconds, by the keys that there are then: the successor makes and ends them.
+async fn follow_keys(auth: Arc<Authenticator>, store: Arc<Store>, mut handed_over: Stop, mut stop: Stop) {
+    tokio::select! {
+        () = stop.wait() => return,
+        () = handed_over.wait() => {}
+    }
+    let mut known = None;
+    loop {
+        let (auth, store) = (Arc::clone(&auth), Arc::clone(&store));
+        match tokio::task::spawn_blocking(move || auth.follow(&store, known)).await {
+            Ok(Ok(version)) => known = Some(version),
+            Ok(Err(error)) => tracing::debug!(%error, "the successor's keys are not known"),
+            Err(_) => return,
+        }
+        tokio::select! {
+            () = stop.wait() => return,
+            () = tokio::time::sleep(FOLLOW_EVERY) => {}
+        }
     }
 }
 

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::{
     harness::{Client, Fleet, Gateway, PATIENCE, chat, now, phone},
@@ -157,6 +161,72 @@ async fn an_upgrade_loses_no_phone_that_was_taken_and_no_drain() {
         assert!(list.iter().any(|replica| replica["id"] == 2 && replica["state"] == "draining"));
     }
     assert!(gateway.child.try_wait().expect("a child of ours").is_none(), "the predecessor still writes");
+    successor.kill().expect("it runs");
+    successor.wait().expect("a child of ours");
+}
+
+/// Whether a key was revoked; an error: the connection met the end of its listener.
+async fn revoked(admin: u16, id: &str) -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect(("127.0.0.1", admin)).await?;
+    let head = format!("DELETE /admin/keys/{id} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer.starts_with("HTTP/1.1 200 "))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_was_revoked_opens_nothing_after_an_upgrade_whenever_that_was() {
+    const KEYS: usize = 30;
+    let fleet = Fleet::of(1, &phone(4, 100.0)).await;
+    let gateway = Gateway::over(&fleet, "[limits]\nfailed_auth_per_minute = 100000\n").await;
+    let file = gateway.dir().join("huntgroup.toml");
+    let text = std::fs::read_to_string(&file).expect("its configuration");
+    std::fs::write(&file, text.replace("auth = \"none\"", "auth = \"required\"")).expect("a file");
+    assert_eq!(gateway.admin("POST", "/admin/reload", None).await.status, 200);
+    let mut keys = Vec::new();
+    for _ in 0..KEYS {
+        let made = gateway.admin("POST", "/admin/keys", Some(&json!({ "tenant": "bank" }))).await.json();
+        keys.push((made["id"].to_string(), format!("Bearer {}", made["key"].as_str().expect("a key"))));
+    }
+    let models = async |key: &str| {
+        let client = gateway.client().await;
+        client.send("GET", "/v1/models", &[("Authorization", key)], None).await.answer().await.status
+    };
+    assert_eq!(models(&keys[0].1).await, 200);
+    // One after the other, before, through and after the hand-over; who is not answered asks again.
+    let (admin, ended) = (gateway.admin, keys[1..].to_vec());
+    let revoking = tokio::task::JoinSet::from_iter([async move {
+        for (id, _) in ended {
+            let deadline = now() + PATIENCE;
+            loop {
+                let call = revoked(admin, &id);
+                if tokio::time::timeout(Duration::from_secs(5), call)
+                    .await
+                    .is_ok_and(|done| done.is_ok_and(|done| done))
+                {
+                    break;
+                }
+                assert!(now() < deadline, "nobody revokes {id}");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }]);
+    let mut successor = gateway.successor();
+    gateway.wait_for("the hand-over", async |gateway| gateway.log().matches("huntgroup listens on").count() == 2).await;
+    revoking.join_all().await;
+    // The predecessor lets clients in for some seconds more: the last key is none there either, at the latest a moment later.
+    let (last, mut refused) = (now(), 0);
+    while refused < 12 {
+        refused = if models(&keys[KEYS - 1].1).await == 401 { refused + 1 } else { 0 };
+        assert!(last.elapsed() < Duration::from_secs(1), "the last key still passes");
+    }
+    for _ in 0..3 {
+        for (id, key) in &keys[1..] {
+            assert_eq!(models(key).await, 401, "{id}");
+        }
+        assert_eq!(models(&keys[0].1).await, 200);
+    }
     successor.kill().expect("it runs");
     successor.wait().expect("a child of ours");
 }

@@ -338,3 +338,42 @@ async fn a_phone_that_has_served_is_no_newcomer_when_it_pauses_or_is_away_though
         .await;
     assert_eq!(count(&gateway).await, 2);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_signed_announcements_that_race_the_newest_wins_and_each_counts_once() {
+    const ROUNDS: u64 = 7;
+    const RACERS: u64 = 8;
+    let fleet = Fleet::of(0, &phone(1, 100.0)).await;
+    let gateway = gateway(&fleet, "max_new_per_minute = 100000\nwindow = \"300s\"\n").await;
+    let key = SigningKey::from_seed(7);
+    let begun = now_ms() - 200_000;
+    for round in 0..ROUNDS {
+        // In an order of its own each time, and each is sent three times at once.
+        let racers = (0..RACERS).map(|n| (n * 5 + round) % RACERS);
+        let mut calls = tokio::task::JoinSet::new();
+        for (n, _) in racers.flat_map(|n| [(n, 0), (n, 1), (n, 2)]) {
+            let body = json!({ "event": "started", "url": format!("https://r{round}n{n}.invalid") }).to_string();
+            let at = (begun + round * 1_000 + n).to_string();
+            let headers = key.headers(&at, &format!("race-{round:04}-{n:04}"), body.as_bytes());
+            let callback = callback(gateway.admin);
+            calls.spawn(
+                async move { (n, fakephone::call(&callback, &headers, body.as_bytes()).await.expect("an answer")) },
+            );
+        }
+        let mut heard = vec![0; RACERS as usize];
+        for (n, reply) in calls.join_all().await {
+            let code = reply.json()["error"]["code"].as_str().unwrap_or_default().to_owned();
+            match (reply.status, code.as_str()) {
+                (409, "replayed") => continue,
+                (200 | 201, "") => {}
+                (409, "older_announcement") => assert_ne!(n, RACERS - 1, "the newest is never older"),
+                other => panic!("{other:?}: {reply:?}"),
+            }
+            heard[n as usize] += 1;
+        }
+        assert_eq!(heard, vec![1; RACERS as usize], "of three alike one counts");
+        let list = gateway.admin("GET", "/admin/replicas", None).await.json();
+        let urls: Vec<_> = list["data"].as_array().expect("a list").iter().map(|one| one["url"].clone()).collect();
+        assert_eq!(urls, [json!(format!("https://r{round}n{}.invalid", RACERS - 1))], "round {round}");
+    }
+}

@@ -56,6 +56,14 @@ impl Store {
         self.writer.failures()
     }
 
+    /// A number that is another one once another process has changed anything.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn version(&self) -> Result<i64, StoreError> {
+        self.writer.call(|transaction| Ok(transaction.pragma_query_value(None, "data_version", |row| row.get(0))?))
+    }
+
     /// All replicas, by number.
     ///
     /// # Errors
