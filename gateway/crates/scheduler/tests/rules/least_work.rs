@@ -197,9 +197,9 @@ fn an_urgent_request_takes_the_slot_of_a_batch_that_would_hold_it_for_minutes() 
     assert!(heard.iter().any(starts));
 }
 
-#[test]
-fn a_replica_that_is_back_gets_a_request_beside_others_that_are_as_fast() {
-    let mut rig = pool(least_work(), &[(100.0, 10.0); 4]);
+/// Replicas with these reading speeds and a tenth for writing, of which the second was away and is back.
+fn second_is_back(prefill: [f64; 4]) -> Rig {
+    let mut rig = pool(least_work(), &prefill.map(|prefill| (prefill, prefill / 10.0)));
     for _ in 0..2 {
         rig.report(2, scheduler::Report::Unreachable);
     }
@@ -207,10 +207,24 @@ fn a_replica_that_is_back_gets_a_request_beside_others_that_are_as_fast() {
     rig.report(2, scheduler::Report::Ready);
     rig.heard();
     assert_eq!(rig.state(2), scheduler::ReplicaState::Probation);
+    rig
+}
+
+#[test]
+fn a_replica_that_is_back_gets_a_request_beside_others_that_are_as_fast() {
+    let mut rig = second_is_back([100.0; 4]);
     let (_, attempt, replica) = rig.place(prompt(200, 1));
     assert_eq!(replica, 2);
     answered(&mut rig, attempt, 200, 0);
     assert_eq!(rig.state(2), scheduler::ReplicaState::Ready);
+}
+
+#[test]
+fn nobody_is_sent_to_try_out_a_slow_replica_while_faster_ones_are_free() {
+    let mut rig = second_is_back([100.0, 50.0, 100.0, 100.0]);
+    for template in 1..=3 {
+        assert_ne!(rig.place(prompt(200, template)).2, 2);
+    }
 }
 
 #[test]
