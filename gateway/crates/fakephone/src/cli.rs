@@ -176,11 +176,11 @@ impl Cli {
     }
 
     /// The phone at a place in the order.
-    pub(crate) fn phone(&self, template: &PhoneConfig, place: u32) -> PhoneConfig {
-        let dialect = self.dialect.get(place as usize % self.dialect.len().max(1)).copied().unwrap_or(Dialect::Llama);
-        let mut phone = template.clone().with_seed(self.seed.wrapping_add(u64::from(place))).with_dialect(dialect);
+    pub(crate) fn phone(&self, template: &PhoneConfig, place: usize) -> PhoneConfig {
+        let dialect = self.dialect.get(place % self.dialect.len().max(1)).copied().unwrap_or(Dialect::Llama);
+        let mut phone = template.clone().at_place(self.seed, place as u64).with_dialect(dialect);
         phone.continuation = self.continuation.unwrap_or(phone.continuation);
-        if let Some(build) = self.build.get(place as usize % self.build.len().max(1)) {
+        if let Some(build) = self.build.get(place % self.build.len().max(1)) {
             phone.build.clone_from(build);
         }
         if self.mix { fakephone::as_in_the_market(phone) } else { phone }

@@ -326,6 +326,13 @@ impl PhoneConfig {
         self
     }
 
+    /// One of the many phones of a seed: no two seeds have one in common.
+    #[must_use]
+    pub fn at_place(self, seed: u64, place: u64) -> Self {
+        let own = crate::digest::sha256_u64(format!("fakephone:{seed}:{place}").as_bytes());
+        self.with_seed(own)
+    }
+
     /// The id, given or derived: 16 hex digits, as the tunnel derives them from a phone's key.
     pub fn resolved_id(&self) -> String {
         match &self.id {

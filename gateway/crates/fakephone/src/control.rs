@@ -182,9 +182,7 @@ async fn add(fleet: &Fleet, template: &PhoneConfig, body: &[u8]) -> Reply {
         Ok(spec) => spec,
         Err(wrong) => return error(400, wrong.to_string()),
     };
-    let mut template = template.clone();
-    template.id = None;
-    template.seed = template.seed.wrapping_add(fleet.len() as u64);
+    let template = PhoneConfig { id: None, ..template.clone() }.at_place(template.seed, fleet.take_place() as u64);
     match spec.apply(&template) {
         Ok(config) => match fleet.add(config).await {
             Ok(phone) => Reply::json(200, &describe(&phone)),

@@ -8,6 +8,12 @@ pub fn sha256_hex(data: &[u8], bytes: usize) -> String {
     hex::encode(&full.as_ref()[..bytes.min(full.as_ref().len())])
 }
 
+/// The first 8 bytes of SHA-256 as a number.
+pub(crate) fn sha256_u64(data: &[u8]) -> u64 {
+    let full = digest(&SHA256, data);
+    full.as_ref().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
 /// The digest that the answer to `message` carries: 8 hex digits, so that a test in any language can compute it.
 pub fn message_digest(message: &str) -> String {
     sha256_hex(message.as_bytes(), 4)

@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 use simulation::phone::{PhoneSpeed, UnknownSpeed};
 use simulation::rng::Rng;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{
+    PoisonError, RwLock,
+    atomic::{AtomicUsize, Ordering},
+};
 use std::time::Duration;
 
 /// A class of phones in the mix of the published market: share, reading and writing speed relative to the fastest,
@@ -167,12 +170,14 @@ pub enum Place {
 pub struct Fleet {
     place: Place,
     phones: RwLock<Vec<PhoneHandle>>,
+    /// Places that were taken.
+    places: AtomicUsize,
 }
 
 impl Fleet {
     /// A fleet without phones.
     pub fn new(place: Place) -> Self {
-        Self { place, phones: RwLock::default() }
+        Self { place, phones: RwLock::default(), places: AtomicUsize::new(0) }
     }
 
     /// The relay, if the phones are behind one.
@@ -181,6 +186,11 @@ impl Fleet {
             Place::Relay(relay) => Some(relay),
             Place::Ports(..) => None,
         }
+    }
+
+    /// A place in the order in which phones come: from 0, and none twice, whoever has left.
+    pub fn take_place(&self) -> usize {
+        self.places.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Starts one more phone.
@@ -256,6 +266,21 @@ mod tests {
         assert!((350..450).contains(&share(4)), "{} of the middle", share(4));
         assert!(phones.iter().any(|phone| phone.speed.prefill_factor > 1.0));
         assert!(phones.iter().any(|phone| phone.speed.prefill_factor < 0.15));
+    }
+
+    #[test]
+    fn no_two_seeds_have_a_phone_in_common() {
+        let id = |(seed, place)| PhoneConfig::default().at_place(seed, place).resolved_id();
+        let all = (0..300).flat_map(|seed| (0..200).map(move |place| (seed, place)));
+        let ids: std::collections::BTreeSet<_> = all.map(id).collect();
+        assert_eq!(ids.len(), 300 * 200);
+        assert_eq!(id((7, 3)), id((7, 3)), "and one seed makes the same ones each time");
+    }
+
+    #[test]
+    fn no_place_is_given_twice_whoever_has_left() {
+        let fleet = Fleet::new(Place::Ports(IpAddr::from([127, 0, 0, 1]), 0));
+        assert_eq!([fleet.take_place(), fleet.take_place(), fleet.take_place()], [0, 1, 2]);
     }
 
     #[test]

@@ -39,8 +39,8 @@ async fn run(cli: Cli) -> Result<()> {
         None => Place::Ports(cli.listen, cli.base_port),
     };
     let fleet = Arc::new(Fleet::new(place));
-    for place in 0..cli.phones {
-        fleet.add(cli.phone(&template, place)).await?;
+    for _ in 0..cli.phones {
+        fleet.add(cli.phone(&template, fleet.take_place())).await?;
     }
     let control = match cli.control {
         Some(address) => Some(Control::start(address, fleet.clone(), template).await?),
