@@ -49,7 +49,7 @@ fn names(list: &Value, field: &str) -> Vec<String> {
 #[tokio::test]
 async fn a_reader_gets_everything_and_then_what_changes() {
     let fleet = Fleet::of(2, &phone(1, 1.0)).await;
-    let gateway = Gateway::over(&fleet, "").await;
+    let gateway = Gateway::over(&fleet, "[health]\ninterval = \"1s\"\ntimeout = \"1s\"\n").await;
     let mut feed = watch(&gateway).await;
     let order: Vec<String> =
         feed.seen().lines().filter_map(|line| line.strip_prefix("event: ")).map(str::to_owned).collect();
@@ -88,12 +88,14 @@ async fn a_reader_gets_everything_and_then_what_changes() {
     assert_eq!(queue["by_model"][0]["ready"], 2);
     assert!(names(&last(&feed, "events")["data"], "event").contains(&"state".to_owned()));
 
-    // Three requests for two slots: two are at work, one waits.
+    // Three requests for two slots: two are at work, one waits. The third comes when the others have theirs: it would wait for an
+    // answer of 4,000 tokens if it had come before.
     let mut streams = Vec::new();
-    for _ in 0..3 {
-        streams.push(gateway.client().await.post("/v1/chat/completions", &chat("hello", true, 4_000)).await);
+    for at_work in [true, true, false] {
+        let mut stream = gateway.client().await.post("/v1/chat/completions", &chat("hello", true, 4_000)).await;
+        assert!(!at_work || stream.read_until("\"content\"").await);
+        streams.push(stream);
     }
-    assert!(streams[0].read_until("\"content\"").await && streams[1].read_until("\"content\"").await);
     let busy = until(&mut feed, "totals", |totals| totals["busy"] == 2 && totals["queued"] == 1).await;
     assert_eq!((&busy["free"], &busy["in_flight"]), (&json!(0), &json!(3)));
     let at_work = |delta: &Value| {
