@@ -273,6 +273,7 @@ impl StatedForm {
             labels: self.labels.map(|labels| all_labels(labels.unwrap_or_default())).transpose()?,
             expires_at: self.expires_at,
             cost_acu_per_day: self.cost_acu_per_day,
+            claimed_cost_acu_per_day: None,
             prefill_rate: self.prefill_rate,
             decode_rate: self.decode_rate,
         })

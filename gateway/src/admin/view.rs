@@ -349,7 +349,7 @@ impl ReplicaView {
             ends_in_s: stated.expires_at.map(|end| end as f64 - crate::clock::unix().as_secs() as f64),
             added_at: past.added_ms / 1000,
             expires_at: stated.expires_at,
-            cost_acu_per_day: replica.cost(),
+            cost_acu_per_day: stated.cost_acu_per_day,
             claimed_cost_acu_per_day: replica.claimed_cost(),
             held: stated.held.iter().cloned().collect(),
             labels: stated.labels.clone(),

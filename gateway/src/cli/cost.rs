@@ -70,7 +70,7 @@ fn write(cost: &Value, out: &mut dyn Write) -> io::Result<()> {
     let (from, to) = (cost["from"].as_f64().unwrap_or_default(), cost["to"].as_f64().unwrap_or_default());
     let time = format!("Since {} ({})", moment(&cost["from"]), length(to - from));
     if cost["total"].is_null() {
-        writeln!(out, "{time}: no replica in the pool has stated a price.")?;
+        writeln!(out, "{time}: no replica in the pool has a price that counts.")?;
     } else {
         writeln!(out, "{time}: {} ACU, of which", amount(&cost["total"]))?;
         for (what, remark) in [("used", String::new()), ("wasted", reasons(cost)), ("idle", away(cost))] {
@@ -273,7 +273,7 @@ This is all that the gateway has counted: the books begin anew with its start.
         (cost["from"], cost["slot_seconds"]) = (json!(90.0), json!(0.0));
         let text = written(&cost);
         assert!(
-            text.starts_with("Since 1970-01-01T00:01:30Z (1h00m): no replica in the pool has stated a price.\n"),
+            text.starts_with("Since 1970-01-01T00:01:30Z (1h00m): no replica in the pool has a price that counts.\n"),
             "{text}"
         );
         assert!(!text.contains("ACU, of which"), "{text}");

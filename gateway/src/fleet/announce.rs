@@ -223,7 +223,7 @@ impl Fleet {
         past.said = Some(Said { at_ms: clock::unix_ms(), event: event.to_owned(), problem });
     }
 
-    /// An announcement with what the chain knows of its key.
+    /// An announcement with what the chain knows of its key, and of which it is known what in it is a mere claim.
     fn believed(&self, mut said: Announcement) -> Announcement {
         if said.verification == Verification::Signed
             && let Some(key) = &said.public_key
@@ -232,6 +232,9 @@ impl Fleet {
             said.verification = Verification::Assigned;
             said.deployment = Some(deployment.clone());
             said.processor = Some(processor.clone());
+        }
+        if said.source == ReplicaSource::Registration && said.verification < Verification::Assigned {
+            said.stated.claimed_cost_acu_per_day = said.stated.cost_acu_per_day.take();
         }
         said
     }

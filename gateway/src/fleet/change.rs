@@ -73,6 +73,8 @@ pub struct Amendment {
     pub expires_at: Option<Option<u64>>,
     /// What it costs.
     pub cost_acu_per_day: Option<Option<f64>>,
+    /// What it says that it costs, where nobody vouches for that.
+    pub claimed_cost_acu_per_day: Option<Option<f64>>,
     /// Prompt tokens a second that it reads.
     pub prefill_rate: Option<Option<f64>>,
     /// Answer tokens a second that it writes.
@@ -131,6 +133,7 @@ impl Amendment {
         self.labels.iter().for_each(|change| change.apply(&mut stated.labels));
         set(&mut stated.expires_at, &self.expires_at);
         set(&mut stated.cost_acu_per_day, &self.cost_acu_per_day);
+        set(&mut stated.claimed_cost_acu_per_day, &self.claimed_cost_acu_per_day);
         set(&mut stated.prefill_rate, &self.prefill_rate);
         set(&mut stated.decode_rate, &self.decode_rate);
     }
@@ -222,8 +225,6 @@ impl Fleet {
         let staying = known.as_ref().filter(|replica| !replica.past().leaving);
         let before = staying.map(|replica| replica.stated.clone()).unwrap_or_default();
         let mut stated = amendment.applied(&before)?;
-        let vouches = matches!(amendment.cost_acu_per_day, Some(Some(_)))
-            && staying.is_some_and(|replica| replica.claimed_cost().is_some());
         let name = match (amendment.name, &known) {
             (Some(name), _) => name,
             (None, Some(replica)) => replica.label.to_string(),
@@ -231,11 +232,12 @@ impl Fleet {
         };
         // Saying again what is stated already takes nothing over.
         let source = match staying {
-            Some(replica) if stated == before && *replica.label == *name && !vouches => replica.source,
+            Some(replica) if stated == before && *replica.label == *name => replica.source,
             _ => source,
         };
         if is_stated_by_operator(source) {
             stated.held.clear();
+            stated.claimed_cost_acu_per_day = None;
         }
         let (fields, api_key) = (stated.fields(), stated.secret());
         let new = NewReplica { url: url.to_string(), name, stated: fields, api_key, source, origin: None };
@@ -393,7 +395,7 @@ impl Fleet {
 
     fn restated(&self, before: &Replica, now: &Replica) {
         let same_door = before.origin.pin == now.origin.pin;
-        if before.stated == now.stated && before.label == now.label && same_door && before.cost() == now.cost() {
+        if before.stated == now.stated && before.label == now.label && same_door {
             return;
         }
         if before.label != now.label {

@@ -65,7 +65,7 @@ impl Fleet {
             entry.ready_slots += u32::from(ready);
             let end = replica.stated.expires_at;
             entry.ends_at = entry.ends_at.map_or(end, |at| Some(end.map_or(at, |end| end.min(at))));
-            if let Some(cost) = replica.cost() {
+            if let Some(cost) = replica.stated.cost_acu_per_day {
                 *entry.cost_acu_per_day.get_or_insert(0.0) += cost;
             }
         }

@@ -8,9 +8,6 @@ use super::{
     replica::Stated,
 };
 
-/// The price's field.
-pub(super) const COST: &str = "cost_acu_per_day";
-
 impl Stated {
     /// Fields by the names that they have in the admin API, and whether anything is stated of each.
     fn fields_stated(&self) -> [(&'static str, bool); 9] {
@@ -21,7 +18,7 @@ impl Stated {
             ("dialect", self.dialect.is_some()),
             ("labels", !self.labels.is_empty()),
             ("expires_at", self.expires_at.is_some()),
-            (COST, self.cost_acu_per_day.is_some()),
+            ("cost_acu_per_day", self.cost_acu_per_day.is_some()),
             ("prefill_rate", self.prefill_rate.is_some()),
             ("decode_rate", self.decode_rate.is_some()),
         ]
@@ -60,7 +57,7 @@ impl Amendment {
             ("dialect", self.dialect.map(|dialect| dialect.is_some())),
             ("labels", self.labels.as_ref().map(labels)),
             ("expires_at", self.expires_at.map(|at| at.is_some())),
-            (COST, self.cost_acu_per_day.map(|cost| cost.is_some())),
+            ("cost_acu_per_day", self.cost_acu_per_day.map(|cost| cost.is_some())),
             ("prefill_rate", self.prefill_rate.map(|rate| rate.is_some())),
             ("decode_rate", self.decode_rate.map(|rate| rate.is_some())),
         ]
@@ -80,7 +77,8 @@ impl Amendment {
             dialect: free(held, "dialect", self.dialect),
             labels: free(held, "labels", self.labels),
             expires_at: free(held, "expires_at", self.expires_at),
-            cost_acu_per_day: free(held, COST, self.cost_acu_per_day),
+            cost_acu_per_day: free(held, "cost_acu_per_day", self.cost_acu_per_day),
+            claimed_cost_acu_per_day: self.claimed_cost_acu_per_day,
             prefill_rate: free(held, "prefill_rate", self.prefill_rate),
             decode_rate: free(held, "decode_rate", self.decode_rate),
         }

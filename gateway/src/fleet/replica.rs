@@ -20,7 +20,7 @@ use store::{
 use tokio::sync::Notify;
 
 use super::{
-    announce::Said, dialect::Dialect, finding::Finding, held::COST, limits::Limited, prior::prior, probe::Learned,
+    announce::Said, dialect::Dialect, finding::Finding, limits::Limited, prior::prior, probe::Learned,
     quarantine::Doubt, report::Reported, url::ReplicaUrl,
 };
 use crate::{
@@ -59,6 +59,8 @@ pub struct Stated {
     pub prefill_rate: Option<f64>,
     /// Answer tokens a second that it writes.
     pub decode_rate: Option<f64>,
+    /// What it says that it costs, where nobody vouches for that: with the token anybody may say anything, and a key can be anybody's.
+    pub claimed_cost_acu_per_day: Option<f64>,
     /// Which of these an operator states of a phone that came by itself, by the names that they have in the admin API: what the phone
     /// says of them changes nothing. Empty of others: there all is.
     pub held: BTreeSet<String>,
@@ -78,6 +80,7 @@ impl Stated {
             cost_acu_per_day: fields.cost_acu_per_day,
             prefill_rate: fields.prefill_rate,
             decode_rate: fields.decode_rate,
+            claimed_cost_acu_per_day: fields.claimed_cost_acu_per_day,
             held: fields.held.clone(),
         }
     }
@@ -94,6 +97,7 @@ impl Stated {
             cost_acu_per_day: self.cost_acu_per_day,
             prefill_rate: self.prefill_rate,
             decode_rate: self.decode_rate,
+            claimed_cost_acu_per_day: self.claimed_cost_acu_per_day,
             held: self.held.clone(),
         }
     }
@@ -117,6 +121,7 @@ impl From<&StatedReplica> for Stated {
             cost_acu_per_day: replica.cost_acu_per_day,
             prefill_rate: replica.prefill_rate,
             decode_rate: replica.decode_rate,
+            claimed_cost_acu_per_day: None,
             held: BTreeSet::new(),
         }
     }
@@ -494,26 +499,16 @@ impl Replica {
         }
     }
 
-    /// What it costs, in ACU a day, as an operator states it, or the chain, or a phone that the chain lists.
-    pub fn cost(&self) -> Option<f64> {
-        self.stated.cost_acu_per_day.filter(|_| self.price_counts())
-    }
-
-    /// What a phone says that it costs and nobody vouches for: with the token anybody may say anything, and a key can be anybody's.
+    /// What a phone says that it costs, while nobody else says anything about that.
     pub fn claimed_cost(&self) -> Option<f64> {
-        self.stated.cost_acu_per_day.filter(|_| !self.price_counts())
-    }
-
-    fn price_counts(&self) -> bool {
-        let by_itself = self.source == ReplicaSource::Registration && self.origin.verification < Verification::Assigned;
-        !by_itself || self.stated.held.contains(COST)
+        self.stated.claimed_cost_acu_per_day.filter(|_| self.stated.cost_acu_per_day.is_none())
     }
 
     /// What it costs, as far as that is known.
     pub fn price(&self) -> Price {
         let slots = self.stated.slots.unwrap_or(self.facts.load().slots).max(1);
         let deployment = self.origin.deployment.as_deref().map(Arc::from);
-        Price { acu_per_day: self.cost(), slots, deployment }
+        Price { acu_per_day: self.stated.cost_acu_per_day, slots, deployment }
     }
 
     /// As the scheduler sees it; `kept` is how fast it was before a restart.

@@ -259,4 +259,8 @@ def test_a_phone_that_announces_itself_keeps_its_address_and_gets_its_end_and_co
     assert known["cost_acu_per_day"] == pytest.approx(1.0)
     # It had no key to sign with, so the chain does not make it more than it was.
     assert known["verification"] == "token"
+    # Nor does it overrule what the chain says that it costs.
+    claims = said | {"replica": {"cost_acu_per_day": 900_000}}
+    assert http.request("POST", gateway.admin + "/admin/register?token=phones-0123456789abcdef", json=claims, timeout=10).status == 200
+    assert only(gateway)["cost_acu_per_day"] == pytest.approx(1.0)
     assert serving(gateway)["id"] == known["id"]

@@ -25,6 +25,7 @@ fn phone(url: &str) -> NewReplica {
             cost_acu_per_day: Some(0.57),
             prefill_rate: Some(85.0),
             decode_rate: None,
+            claimed_cost_acu_per_day: Some(0.4),
             held: ["slots".to_owned()].into(),
         },
         api_key: Some(ReplicaSecret("phone-secret".into())),

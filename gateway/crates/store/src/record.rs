@@ -175,6 +175,8 @@ pub struct StatedFields {
     pub prefill_rate: Option<f64>,
     /// Answer tokens a second that it writes.
     pub decode_rate: Option<f64>,
+    /// What it says that it costs, where nobody vouches for that.
+    pub claimed_cost_acu_per_day: Option<f64>,
     /// Which of these an operator states of a replica that came by itself, by name: what it says of them changes nothing.
     pub held: BTreeSet<String>,
 }

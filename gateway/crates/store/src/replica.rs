@@ -16,7 +16,7 @@ use crate::{
 const COLUMNS: &str = "id, url, name, models, slots, context_tokens, dialect, labels, expires_at, cost_acu_per_day, \
                        api_key, drained, source, created, updated, prefill_rate, decode_rate, deployment, processor, \
                        public_key, pin, verification, announced, proven, \
-                       proven_models, held";
+                       proven_models, held, claimed_cost_acu_per_day";
 
 fn from_row(row: &Row<'_>) -> rusqlite::Result<ReplicaRecord> {
     let source = named(row, 12, &ReplicaSource::ALL, |source| source.name())?;
@@ -36,6 +36,7 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<ReplicaRecord> {
             prefill_rate: row.get(15)?,
             decode_rate: row.get(16)?,
             held: audit::json(row, 25)?,
+            claimed_cost_acu_per_day: row.get(26)?,
         },
         api_key: row.get::<_, Option<String>>(10)?.map(ReplicaSecret),
         drained: row.get(11)?,
@@ -112,8 +113,9 @@ pub(crate) fn put(connection: &Connection, by: &By, new: NewReplica) -> Result<P
     let mut statement = connection.prepare_cached(
         "INSERT INTO replicas (url, name, models, slots, context_tokens, dialect, labels, expires_at, \
          cost_acu_per_day, api_key, drained, source, created, updated, prefill_rate, decode_rate, \
-         deployment, processor, public_key, pin, verification, announced, held) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)",
+         deployment, processor, public_key, pin, verification, announced, held, \
+         claimed_cost_acu_per_day) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, ?11, ?12, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)",
     )?;
     let stated = &blank.stated;
     let id = statement.insert(params![
@@ -138,6 +140,7 @@ pub(crate) fn put(connection: &Connection, by: &By, new: NewReplica) -> Result<P
         blank.origin.verification.name(),
         blank.origin.announced.map(|at| at.0),
         audit::to_json(&stated.held)?,
+        stated.claimed_cost_acu_per_day,
     ])?;
     let id = u32::try_from(id).map_err(|_| StoreError::Failed("no replica numbers are left".into()))?;
     let record = ReplicaRecord { id, ..blank };
@@ -164,6 +167,7 @@ pub(crate) fn patch(
         cost_acu_per_day: patch.cost_acu_per_day.unwrap_or(before.cost_acu_per_day),
         prefill_rate: patch.prefill_rate.unwrap_or(before.prefill_rate),
         decode_rate: patch.decode_rate.unwrap_or(before.decode_rate),
+        claimed_cost_acu_per_day: before.claimed_cost_acu_per_day,
         held: patch.held.unwrap_or(before.held),
     };
     let name = patch.name.unwrap_or_else(|| old.name.clone());
@@ -242,7 +246,7 @@ fn write(
         "UPDATE replicas SET name = ?2, models = ?3, slots = ?4, context_tokens = ?5, dialect = ?6, labels = ?7, \
          expires_at = ?8, cost_acu_per_day = ?9, api_key = ?10, drained = ?11, source = ?12, updated = ?13, \
          prefill_rate = ?14, decode_rate = ?15, url = ?16, deployment = ?17, processor = ?18, public_key = ?19, \
-         pin = ?20, verification = ?21, announced = ?22, proven = ?23, proven_models = ?24, held = ?25 WHERE id = ?1",
+         pin = ?20, verification = ?21, announced = ?22, proven = ?23, proven_models = ?24, held = ?25, claimed_cost_acu_per_day = ?26 WHERE id = ?1",
     )?;
     let stated = &new.stated;
     statement.execute(params![
@@ -271,6 +275,7 @@ fn write(
         new.proven.as_ref().map(|proof| proof.at.0),
         new.proven.as_ref().and_then(|proof| proof.models.as_ref()).map(audit::to_json).transpose()?,
         audit::to_json(&stated.held)?,
+        stated.claimed_cost_acu_per_day,
     ])?;
     if !is_news {
         return Ok(Put::Unchanged(new));

@@ -38,6 +38,7 @@ pub(crate) const STATE: Schema = Schema {
         include_str!("schema/0003-origin.sql"),
         include_str!("schema/0004-proven-models.sql"),
         include_str!("schema/0005-held.sql"),
+        include_str!("schema/0006-claimed-cost.sql"),
     ],
     checked: Checked::Everything,
     gives_back: false,
@@ -140,6 +141,28 @@ mod tests {
             .query_row("SELECT proven, proven_models FROM replicas", [], |row| Ok((row.get(0)?, row.get(1)?)))
             .unwrap();
         assert_eq!(kept, (Some(7), None));
+    }
+
+    #[test]
+    fn step_6_makes_claims_of_the_prices_that_nobody_vouches_for() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate(&mut connection, STATE.application_id, &STATE.migrations[..5]).unwrap();
+        for (name, source, verification, held) in [
+            ("claims", "registration", "signed", "[\"slots\"]"),
+            ("held", "registration", "token", "[\"cost_acu_per_day\"]"),
+            ("listed", "registration", "assigned", "[]"),
+            ("operators", "admin", "none", "[]"),
+        ] {
+            let row = "INSERT INTO replicas (url, name, models, labels, drained, source, created, updated, \
+                       verification, held, cost_acu_per_day) VALUES (?1, ?1, '{}', '{}', 0, ?2, 1, 1, ?3, ?4, 0.5)";
+            connection.execute(row, [name, source, verification, held]).unwrap();
+        }
+        migrate(&mut connection, STATE.application_id, &STATE.migrations[..6]).unwrap();
+        let sql = "SELECT name FROM replicas WHERE cost_acu_per_day IS NULL AND claimed_cost_acu_per_day = 0.5";
+        let claims: String = connection.query_row(sql, [], |row| row.get(0)).unwrap();
+        let sql = "SELECT count(*) FROM replicas WHERE cost_acu_per_day = 0.5 AND claimed_cost_acu_per_day IS NULL";
+        let others: u32 = connection.query_row(sql, [], |row| row.get(0)).unwrap();
+        assert_eq!((claims.as_str(), others), ("claims", 3));
     }
 
     #[test]

@@ -157,7 +157,7 @@ fn replicas(
                 deployment: replica.deployment().map(|name| Text::from(name.to_owned())),
                 limit: limit.map(|(level, reason)| LimitNow { level: level.name(), reason: Text::from(reason) }),
                 expires_at: stated.expires_at,
-                cost: replica.cost(),
+                cost: stated.cost_acu_per_day,
                 draining,
                 drained: draining && view.running.is_empty(),
                 removing,
