@@ -15,7 +15,7 @@ use super::{
     guard::Caller,
     view::{ChangedView, ErrorView, RemovedView, ReplicaList, ReplicaView},
 };
-use crate::fleet::{Added, Changed, Replica};
+use crate::fleet::{Added, Changed, Comeback, Replica};
 
 impl Shared {
     /// The replica that a path names by number, name or address.
@@ -167,11 +167,13 @@ pub(super) async fn remove(
     Asked(query): Asked<RemoveQuery>,
 ) -> Result<(StatusCode, Json<RemovedView>), AdminError> {
     let force = query.read()?;
-    let id = shared.find(&id)?.id;
+    let replica = shared.find(&id)?;
+    let id = replica.id;
+    let chain_is_read = shared.app.chain.status().node.is_some();
+    let comes_back = shared.app.fleet.comes_back(&replica, chain_is_read);
     let removal = shared.app.fleet.remove(id, force, shared.by(&caller)).await?;
     let status = if removal.gone { StatusCode::OK } else { StatusCode::ACCEPTED };
-    let note = removal
-        .in_configuration
-        .then_some("the configuration states it: it comes back with the next reload or start, as stated there");
+    let notes: Vec<_> = comes_back.into_iter().map(Comeback::note).collect();
+    let note = (!notes.is_empty()).then(|| notes.join(". "));
     Ok((status, Json(RemovedView { id: id.0, deleted: removal.gone, note })))
 }

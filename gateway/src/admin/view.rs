@@ -385,8 +385,8 @@ pub(super) struct RemovedView {
     pub(super) id: u32,
     /// It is gone. Otherwise it is draining and goes once it is empty.
     pub(super) deleted: bool,
-    /// What to know about it.
-    pub(super) note: Option<&'static str>,
+    /// What brings it back.
+    pub(super) note: Option<String>,
 }
 
 /// What became of an imported list.

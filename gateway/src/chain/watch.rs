@@ -31,6 +31,8 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const RAREST: Duration = Duration::from_secs(600);
 /// Doubts that are kept to be shown.
 const MAX_DOUBTS: usize = 100;
+/// Looks in a row that see nothing before it is said: a node that misses one is no news.
+const MISSES: u32 = 3;
 
 /// What is known of the chain. For the admin API and the metrics.
 #[derive(Clone, Debug, Default)]
@@ -65,6 +67,21 @@ impl Status {
         (self.node.is_some() && self.polled_ms.is_some()).then_some(self.failures == 0 && self.whole)
     }
 
+    /// Why the chain cannot be read, where that is to be told: the last looks saw nothing, or not all.
+    pub fn trouble(&self) -> Option<String> {
+        if self.is_readable()? {
+            return None;
+        }
+        match &self.failure {
+            Some(_) if self.failures < MISSES && self.seen_ms.is_some() => None,
+            Some(why) if self.failures > 0 => Some(why.clone()),
+            _ => Some(match self.doubts.first() {
+                Some(doubt) => format!("{} of {} is not understood: {}", doubt.item, named(&doubt.of), doubt.why),
+                None => "the last look did not see all there is".into(),
+            }),
+        }
+    }
+
     /// Phones by stage.
     pub fn stages(&self) -> BTreeMap<&'static str, usize> {
         let mut stages: BTreeMap<&'static str, usize> = Stage::ALL.map(|stage| (stage.name(), 0)).into();
@@ -73,6 +90,11 @@ impl Status {
         }
         stages
     }
+}
+
+/// Whom a doubt is about.
+fn named(of: &str) -> &str {
+    if of.is_empty() { "the whole chain" } else { of }
 }
 
 /// Watches the chain.

@@ -356,7 +356,7 @@ impl Fleet {
 
     /// Puts a replica that moved into the view, and tells the scheduler that it begins anew. The caller holds `change`.
     pub(super) fn settle(&self, known: &Replica, record: &ReplicaRecord, url: ReplicaUrl) -> Arc<Replica> {
-        let relay = self.relay(&url);
+        let relay = self.relays.of(&url);
         let replica = Arc::new(known.moved(record, url, relay));
         // What is found there may be another engine with another model; until then its models are known as it had them.
         replica.set_facts(Facts { dialect: None, ..Facts::clone(&known.facts()) });

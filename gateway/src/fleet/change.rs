@@ -182,8 +182,6 @@ impl Added {
 pub struct Removal {
     /// Gone. Otherwise it goes once nothing runs there any more.
     pub gone: bool,
-    /// The configuration states it: it comes back with the next reload or start.
-    pub in_configuration: bool,
 }
 
 /// A replica after a change.
@@ -334,8 +332,7 @@ impl Fleet {
         let record = replica.record;
         self.keep(move |store| store.remove_replica(by, record)).await?;
         self.leave(&replica, force);
-        let in_configuration = self.settings.load().configured.contains(&replica.url);
-        Ok(Removal { gone: self.replica(id).is_none(), in_configuration })
+        Ok(Removal { gone: self.replica(id).is_none() })
     }
 
     /// A replica that is not on its way out: of those nothing is kept any more.
@@ -362,7 +359,7 @@ impl Fleet {
     /// Puts what the store has now into the view, and tells the scheduler. The caller holds `change`.
     pub(super) fn take_over(&self, record: &ReplicaRecord, url: ReplicaUrl) -> Arc<Replica> {
         let known = self.view.load().of_url(&url).cloned();
-        let relay = self.relay(&url);
+        let relay = self.relays.of(&url);
         let replica = Arc::new(match &known {
             Some(known) => known.restated(record),
             None => Replica::new(record, url, relay),

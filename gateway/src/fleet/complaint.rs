@@ -71,6 +71,7 @@ fn words(outcome: &str) -> Option<&'static str> {
     Some(match outcome {
         "resolve" => "requests don't reach it: its name is not found",
         "connect" => "requests don't reach it: nobody accepts the connection",
+        "certificate" => "requests don't reach it: its certificate is refused",
         "tls" => "requests don't reach it: the TLS handshake fails",
         "reset" => "the connection closes before an answer, though its health is fine; restart the phone's app",
         "forbidden" => "its address is private, and pool.allow_private is off",

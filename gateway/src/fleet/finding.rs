@@ -5,7 +5,7 @@ use std::io;
 use scheduler::Report;
 
 use super::naming::NotServed;
-use crate::upstream::Failure;
+use crate::upstream::{Breach, Failure};
 
 /// The result of one probe. Its text is shown to operators and says what to do: the phone's own words are not in it,
 /// except names of models, printable and short.
@@ -35,9 +35,18 @@ pub enum Finding {
     /// The address policy forbids the connection.
     #[error("{0}")]
     Forbidden(String),
-    /// Nobody is there.
+    /// There is no way to it.
     #[error("{0}")]
     Unreachable(String),
+    /// What stands in front of it answers, and does not let us through.
+    #[error("{0}")]
+    NotThere(String),
+    /// Somebody was reached whose certificate, or TLS, is refused.
+    #[error("{0}")]
+    Certificate(String),
+    /// The way to it is open, and nobody answers at its end.
+    #[error("{0}")]
+    Closed(String),
     /// A tunnel or web server answered in its place.
     #[error(
         "a web page instead of the engine (status {status}): the tunnel answers, the phone does not; is its app open?"
@@ -89,10 +98,10 @@ impl From<Failure> for Finding {
             Failure::ConnectTimeout => {
                 "no connection in pool.connect_timeout: its relay, or the network on the way, is down".into()
             }
-            Failure::Tls(error) if error.kind() == io::ErrorKind::InvalidData => format!(
-                "its certificate or TLS is not accepted ({}); is it the right address? own authorities go into pool.ca_file",
-                without_clock(&error.to_string())
-            ),
+            Failure::Tls(error) if is_no_tls(error) => {
+                format!("its TLS is not accepted ({error}); is it the right address?")
+            }
+            Failure::Certificate(breach) => format!("its certificate is refused, {breach}: {}", rule(*breach)),
             Failure::Tls(_) => {
                 "the TLS handshake breaks off: the relay has no phone of this name; is it on, and its app open?".into()
             }
@@ -119,15 +128,33 @@ impl From<Failure> for Finding {
             Failure::Local(_) => Self::NotAsked(text),
             // The only part of a probe that an operator writes is the key.
             Failure::Request(_) => Self::WrongKey { status: 401 },
-            _ if failure.hard().is_some() => Self::Unreachable(text),
-            _ => Self::Broken(text),
+            Failure::Tls(error) if !is_no_tls(&error) => Self::NotThere(text),
+            Failure::Tls(_) | Failure::Certificate(_) | Failure::OtherKey => Self::Certificate(text),
+            Failure::BeforeHead(_) | Failure::Stale(_) => Self::Closed(text),
+            Failure::Resolve(_) | Failure::Connect(_) | Failure::ConnectTimeout | Failure::TlsTimeout => {
+                Self::Unreachable(text)
+            }
+            Failure::InBody(_) | Failure::TooLarge(_) => Self::Broken(text),
         }
     }
 }
 
-/// rustls' words about an expired certificate, without the seconds since 1970 that follow them.
-fn without_clock(text: &str) -> &str {
-    text.split(": verification time").next().unwrap_or(text)
+/// Whether a handshake failed for what the other side sent, not because it went away.
+fn is_no_tls(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData
+}
+
+/// What a certificate has to be, and what to do where it is not.
+fn rule(breach: Breach) -> &'static str {
+    match breach {
+        Breach::Expired => "it must be valid at this machine's time; renew it, and check this machine's clock",
+        Breach::NotYetValid => "it must be valid at this machine's time; check this machine's clock, and the phone's",
+        Breach::OtherName => "it must name the host of the address; is it the right address?",
+        Breach::UnknownIssuer => {
+            "one of this system or of pool.ca_file must have; add its authority to pool.ca_file, or check the address"
+        }
+        Breach::Form => "it must be whole, and signed as it says; make it anew, or check the address",
+    }
 }
 
 impl Finding {
@@ -137,11 +164,18 @@ impl Finding {
             Self::Ready => Report::Ready,
             Self::Loading { .. } => Report::Loading,
             Self::WrongKey { .. } | Self::NotServed(_) | Self::NoModels | Self::Forbidden(_) => Report::Misconfigured,
-            Self::Unreachable(_) | Self::WebPage { .. } => Report::Unreachable,
+            Self::Unreachable(_) => Report::Unreachable,
+            Self::NotThere(_) => Report::NotThere,
+            Self::Certificate(_) | Self::Closed(_) | Self::WebPage { .. } => Report::Closed,
             Self::Status { .. } | Self::SaysError | Self::Strange { .. } | Self::Broken(_) => Report::Failing,
             Self::TimedOut => Report::TimedOut,
             Self::NotAsked(_) => return None,
         })
+    }
+
+    /// Whether nobody was there: no connection to it is worth keeping.
+    pub(super) fn is_away(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::NotThere(_) | Self::Certificate(_) | Self::Closed(_))
     }
 
     /// One word, for logs and the admin API.
@@ -154,6 +188,9 @@ impl Finding {
             Self::NoModels => "no_models",
             Self::Forbidden(_) => "forbidden_address",
             Self::Unreachable(_) => "unreachable",
+            Self::NotThere(_) => "not_there",
+            Self::Certificate(_) => "certificate",
+            Self::Closed(_) => "closed",
             Self::WebPage { .. } => "web_page",
             Self::Status { .. } => "bad_status",
             Self::SaysError => "engine_error",
@@ -167,12 +204,14 @@ impl Finding {
 
 #[cfg(test)]
 mod tests {
+    use rustls::CertificateError;
+
     use super::*;
 
     #[test]
     fn busy_is_no_evidence_dead_is_and_wrong_needs_an_operator() {
         assert_eq!(Finding::TimedOut.report(), Some(Report::TimedOut));
-        assert_eq!(Finding::WebPage { status: 200 }.report(), Some(Report::Unreachable));
+        assert_eq!(Finding::WebPage { status: 200 }.report(), Some(Report::Closed));
         assert_eq!(Finding::WrongKey { status: 401 }.report(), Some(Report::Misconfigured));
         assert_eq!(Finding::NotAsked("no descriptors".into()).report(), None);
     }
@@ -193,8 +232,41 @@ mod tests {
         assert!(text(Failure::Connect(io(io::ErrorKind::ConnectionRefused))).contains("relay is down"));
         assert!(text(Failure::Tls(io(io::ErrorKind::ConnectionReset))).contains("no phone of this name"));
         assert!(text(Failure::TlsTimeout).contains("two phones"));
-        let expired = "certificate expired: verification time 7 (UNIX), but certificate is not valid after 5";
-        let wrong = text(Failure::Tls(io::Error::new(io::ErrorKind::InvalidData, expired)));
-        assert!(wrong.contains("(certificate expired)") && wrong.contains("pool.ca_file"), "{wrong}");
+    }
+
+    #[test]
+    fn a_refused_certificate_says_by_what_rule_and_blames_no_relay() {
+        let refused = |error| {
+            let error = rustls::Error::InvalidCertificate(error);
+            Finding::from(Failure::handshake(io::Error::new(io::ErrorKind::InvalidData, error)))
+        };
+        let rules = [
+            (CertificateError::Expired, "expired: it must be valid at this machine's time"),
+            (CertificateError::NotValidYet, "not valid yet: it must be valid"),
+            (CertificateError::NotValidForName, "another host's: it must name the host"),
+            (CertificateError::UnknownIssuer, "pool.ca_file"),
+            (CertificateError::BadSignature, "signed as it says"),
+        ];
+        for (error, rule) in rules {
+            let finding = refused(error);
+            assert!(finding.to_string().contains(rule), "{finding}");
+            assert_eq!((finding.report(), finding.name()), (Some(Report::Closed), "certificate"));
+        }
+    }
+
+    #[test]
+    fn only_what_stands_on_the_way_is_blamed_for_what_happens_on_the_way() {
+        let io = |kind| io::Error::new(kind, "system");
+        let report = |failure: Failure| Finding::from(failure).report();
+        let lost = [
+            Failure::Resolve(io(io::ErrorKind::Other)),
+            Failure::Connect(io(io::ErrorKind::ConnectionRefused)),
+            Failure::ConnectTimeout,
+            Failure::TlsTimeout,
+        ];
+        assert!(lost.into_iter().all(|failure| report(failure) == Some(Report::Unreachable)));
+        assert_eq!(report(Failure::Tls(io(io::ErrorKind::ConnectionReset))), Some(Report::NotThere));
+        assert_eq!(report(Failure::OtherKey), Some(Report::Closed));
+        assert_eq!(report(Failure::Tls(io(io::ErrorKind::InvalidData))), Some(Report::Closed));
     }
 }

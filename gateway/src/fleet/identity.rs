@@ -197,7 +197,7 @@ pub(super) fn merged(known: Option<&Origin>, said: &Announcement, moved: bool) -
 mod tests {
     use std::sync::Arc;
 
-    use scheduler::RelayId;
+    use super::super::relays::Relays;
     use store::{By, ReplicaRecord, StatedFields, UnixMillis};
 
     use super::*;
@@ -227,7 +227,7 @@ mod tests {
         let mut view = View::default();
         for record in records {
             let url = ReplicaUrl::read(&record.url).unwrap();
-            view.insert(Arc::new(Replica::new(record, url, RelayId(0))));
+            view.insert(Arc::new(Replica::new(record, url.clone(), Relays::default().of(&url))));
         }
         view
     }

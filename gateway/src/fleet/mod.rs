@@ -29,6 +29,7 @@ mod announce;
 mod answer;
 mod carry;
 mod change;
+mod comeback;
 mod complaint;
 mod decision;
 mod deployed;
@@ -51,6 +52,7 @@ mod prior;
 mod probe;
 mod quarantine;
 mod reconcile;
+mod relays;
 mod replica;
 mod report;
 mod resumable;
@@ -64,6 +66,7 @@ mod written;
 pub use self::{
     announce::{AnnounceError, Announced, Announcement, Assignment, Said},
     change::{Added, Amendment, ChangeError, Changed, LabelChange, MAX_LABELS, Removal},
+    comeback::Comeback,
     dialect::{Dialect, position, route_names, routes},
     endings::Deployment,
     feed::{PoolChange, PoolEvent},

@@ -10,7 +10,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use scheduler::{Decision, ModelId, RelayId, ReplicaId, ReplicaState, Snapshot};
+use scheduler::{Decision, ModelId, ReplicaId, ReplicaState, Snapshot};
 use store::{Speed, Store};
 use tokio::sync::{Notify, broadcast};
 
@@ -20,6 +20,7 @@ use super::{
     feed::{Feed, PoolEvent},
     models::{ModelRef, Models},
     naming::Naming,
+    relays::Relays,
     replica::Replica,
     url::{ReplicaUrl, UrlRules},
 };
@@ -61,7 +62,7 @@ pub struct Fleet {
     pub(super) heard: Notify,
     /// Replicas to probe as soon as may be.
     pub(super) urgent: Mutex<BTreeSet<ReplicaId>>,
-    relays: Mutex<HashMap<String, RelayId>>,
+    pub(super) relays: Relays,
 }
 
 /// What the configuration says about all replicas.
@@ -177,7 +178,7 @@ impl Fleet {
             wake: Notify::new(),
             heard: Notify::new(),
             urgent: Mutex::default(),
-            relays: Mutex::default(),
+            relays: Relays::default(),
         })
     }
 
@@ -317,16 +318,13 @@ impl Fleet {
         self.feed.since(after, limit)
     }
 
-    /// The names of relays, for their numbers: what stands between us and the replicas, as `acu.run:443`.
-    pub fn relay_names(&self, wanted: &[RelayId]) -> Vec<String> {
-        if wanted.is_empty() {
+    /// The relays that are down, as `acu.run:443`: those that have a gauge of 1.
+    pub fn relays_down(&self, snapshot: &Snapshot) -> Vec<String> {
+        if snapshot.relays_down.is_empty() {
             return Vec::new();
         }
-        let relays = self.relays.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut names: Vec<_> =
-            relays.iter().filter(|(_, id)| wanted.contains(id)).map(|(name, _)| name.clone()).collect();
-        names.sort();
-        names
+        let relays = relay_samples(&self.view.load(), snapshot);
+        relays.into_iter().filter(|(_, down)| *down).map(|(name, _)| name).collect()
     }
 
     /// How full the pool is now, for the history.
@@ -375,13 +373,6 @@ impl Fleet {
     pub(super) fn take_urgent(&self) -> BTreeSet<ReplicaId> {
         std::mem::take(&mut *self.urgent.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
-
-    /// The number of what stands between us and this address.
-    pub(super) fn relay(&self, url: &ReplicaUrl) -> RelayId {
-        let mut relays = self.relays.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let next = RelayId(u32::try_from(relays.len()).unwrap_or(u32::MAX));
-        *relays.entry(url.relay()).or_insert(next)
-    }
 }
 
 fn replica_samples(view: &View, snapshot: &Snapshot, now: u64) -> Vec<ReplicaSample> {
@@ -409,7 +400,7 @@ fn replica_samples(view: &View, snapshot: &Snapshot, now: u64) -> Vec<ReplicaSam
 fn relay_samples(view: &View, snapshot: &Snapshot) -> Vec<(String, bool)> {
     let known = view.replicas.values().filter(|replica| !replica.is_newcomer());
     let relays: BTreeMap<String, bool> =
-        known.map(|replica| (replica.url.relay(), snapshot.relays_down.contains(&replica.relay))).collect();
+        known.map(|replica| (replica.relay.name.clone(), snapshot.relays_down.contains(&replica.relay.id))).collect();
     let (down, up): (Vec<_>, Vec<_>) = relays.into_iter().partition(|(_, down)| *down);
     down.into_iter().chain(up).take(MAX_RELAYS).collect()
 }

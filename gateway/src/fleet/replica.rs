@@ -11,8 +11,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use scheduler::{
-    ChangeReason, GroupId, Limit, ModelId, Rates, RelayId, Release, ReplicaId, ReplicaSpec, ReplicaState, RouteSet,
-    Timestamp,
+    ChangeReason, GroupId, Limit, ModelId, Rates, Release, ReplicaId, ReplicaSpec, ReplicaState, RouteSet, Timestamp,
 };
 use store::{
     Origin, Proof, ReplicaRecord, ReplicaSecret, ReplicaSource, Speed, StatedFields, UnixMillis, Verification,
@@ -21,7 +20,7 @@ use tokio::sync::Notify;
 
 use super::{
     announce::Said, dialect::Dialect, finding::Finding, limits::Limited, prior::prior, probe::Learned,
-    quarantine::Doubt, report::Reported, url::ReplicaUrl,
+    quarantine::Doubt, relays::Relay, report::Reported, url::ReplicaUrl,
 };
 use crate::{
     clock,
@@ -324,7 +323,7 @@ pub struct Replica {
     /// How it proved itself; `None`: not yet.
     pub proven: Option<Proof>,
     /// What it is reached through.
-    pub relay: RelayId,
+    pub relay: Arc<Relay>,
     facts: Arc<ArcSwap<Facts>>,
     past: Arc<Mutex<Past>>,
     /// Work is about to be sent to it.
@@ -351,7 +350,7 @@ pub(super) fn own_names(facts: &Facts) -> Option<Vec<String>> {
 }
 
 impl Replica {
-    pub(super) fn new(record: &ReplicaRecord, url: ReplicaUrl, relay: RelayId) -> Self {
+    pub(super) fn new(record: &ReplicaRecord, url: ReplicaUrl, relay: Arc<Relay>) -> Self {
         let stated = Stated::from_record(&record.stated, record.api_key.as_ref());
         let facts = Facts { slots: stated.slots.unwrap_or(DEFAULT_SLOTS), ..Facts::default() };
         Self {
@@ -391,7 +390,7 @@ impl Replica {
             stated,
             origin: record.origin.clone(),
             proven: record.proven.clone(),
-            relay: self.relay,
+            relay: Arc::clone(&self.relay),
             facts: Arc::clone(&self.facts),
             past: Arc::clone(&self.past),
             work: Arc::clone(&self.work),
@@ -399,7 +398,7 @@ impl Replica {
     }
 
     /// The same replica at another address: its facts and past are shared, its connections are not.
-    pub(super) fn moved(&self, record: &ReplicaRecord, url: ReplicaUrl, relay: RelayId) -> Self {
+    pub(super) fn moved(&self, record: &ReplicaRecord, url: ReplicaUrl, relay: Arc<Relay>) -> Self {
         let endpoint = endpoint(&url, &record.origin);
         Self { endpoint, url, relay, ..self.restated(record) }
     }
@@ -519,7 +518,7 @@ impl Replica {
             routes: facts.routes,
             slots: self.stated.slots.unwrap_or(facts.slots).max(1),
             context_tokens: self.stated.context_tokens.or(facts.context_tokens),
-            relay: self.relay,
+            relay: self.relay.id,
             prior: prior(&self.stated, kept, &facts),
             carries_on: facts.carries_on,
             group: facts.group,

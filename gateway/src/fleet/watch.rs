@@ -375,7 +375,7 @@ impl Fleet {
         } else if full {
             watch.full_at.remove(&id);
         }
-        if matches!(finding, Finding::Unreachable(_)) {
+        if finding.is_away() {
             replica.endpoint.close_idle();
         }
         tracing::debug!(replica = &*replica.label, took_ms = took.as_millis(), %finding, "probed");

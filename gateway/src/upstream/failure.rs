@@ -2,6 +2,7 @@
 
 use std::{io, net::IpAddr};
 
+use rustls::CertificateError;
 use scheduler::HardFailure;
 
 use super::pin::is_another_key;
@@ -21,9 +22,12 @@ pub enum Failure {
     /// No connection in `pool.connect_timeout`.
     #[error("connect: no answer in time")]
     ConnectTimeout,
-    /// The handshake failed: wrong certificate, reset, end of file.
+    /// The handshake failed: reset, end of file, not TLS.
     #[error("TLS: {0}")]
     Tls(#[source] io::Error),
+    /// The certificate is refused.
+    #[error("TLS: the certificate is refused, {0}")]
+    Certificate(Breach),
     /// The certificate carries another key than the one that is pinned.
     #[error("TLS: another key than the one that is pinned")]
     OtherKey,
@@ -53,6 +57,47 @@ pub enum Failure {
     Request(#[source] http::Error),
 }
 
+/// The rule that a certificate breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Breach {
+    /// It was valid until before now.
+    #[error("it has expired")]
+    Expired,
+    /// It is valid from after now.
+    #[error("it is not valid yet")]
+    NotYetValid,
+    /// It names other hosts than the address.
+    #[error("it is another host's")]
+    OtherName,
+    /// None of the system's authorities, nor of `pool.ca_file`, has signed it.
+    #[error("no known authority has signed it")]
+    UnknownIssuer,
+    /// Its form or its signatures are wrong.
+    #[error("its form or its signature is wrong")]
+    Form,
+}
+
+impl From<&CertificateError> for Breach {
+    fn from(error: &CertificateError) -> Self {
+        use CertificateError as E;
+        match error {
+            E::Expired | E::ExpiredContext { .. } => Self::Expired,
+            E::NotValidYet | E::NotValidYetContext { .. } => Self::NotYetValid,
+            E::NotValidForName | E::NotValidForNameContext { .. } => Self::OtherName,
+            E::UnknownIssuer => Self::UnknownIssuer,
+            _ => Self::Form,
+        }
+    }
+}
+
+/// Why the certificate was refused, if a handshake failed for that.
+fn refused(error: &io::Error) -> Option<&CertificateError> {
+    match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(error) => Some(error),
+        _ => None,
+    }
+}
+
 impl Failure {
     /// Whether the operator's address policy refused the connection.
     pub fn forbidden(&self) -> bool {
@@ -65,7 +110,8 @@ impl Failure {
             Self::Resolve(_) | Self::Forbidden(_) | Self::Connect(_) | Self::ConnectTimeout => {
                 Some(HardFailure::Connect)
             }
-            Self::Tls(_) | Self::OtherKey | Self::TlsTimeout => Some(HardFailure::Tls),
+            Self::Tls(_) | Self::TlsTimeout => Some(HardFailure::Tls),
+            Self::Certificate(_) | Self::OtherKey => Some(HardFailure::Certificate),
             Self::BeforeHead(_) | Self::Stale(_) => Some(HardFailure::Reset),
             Self::Local(_) | Self::InBody(_) | Self::TooLarge(_) | Self::Timeout | Self::Request(_) => None,
         }
@@ -82,7 +128,8 @@ impl Failure {
             Self::Resolve(_) => "resolve",
             Self::Forbidden(_) => "forbidden",
             Self::Connect(_) | Self::ConnectTimeout => "connect",
-            Self::Tls(_) | Self::OtherKey | Self::TlsTimeout => "tls",
+            Self::Tls(_) | Self::TlsTimeout => "tls",
+            Self::Certificate(_) | Self::OtherKey => "certificate",
             Self::Local(_) => "local",
             Self::BeforeHead(_) | Self::Stale(_) => "reset",
             Self::InBody(_) => "broken",
@@ -93,8 +140,12 @@ impl Failure {
     }
 
     /// A failed handshake.
-    pub(super) fn handshake(error: io::Error) -> Self {
-        if is_another_key(&error) { Self::OtherKey } else { Self::Tls(error) }
+    pub(crate) fn handshake(error: io::Error) -> Self {
+        match refused(&error) {
+            _ if is_another_key(&error) => Self::OtherKey,
+            Some(error) => Self::Certificate(Breach::from(error)),
+            None => Self::Tls(error),
+        }
     }
 
     /// A failed connect, told apart from our own shortages.

@@ -30,7 +30,7 @@ use tokio_rustls::TlsConnector;
 pub use self::{
     body::SegmentsBody,
     endpoint::Endpoint,
-    failure::Failure,
+    failure::{Breach, Failure},
     pin::Pin,
     resolve::{AddressPolicy, is_public},
     session::Reply,

@@ -167,7 +167,7 @@ mod tests {
     use rustls_pki_types::PrivateKeyDer;
     use tokio_rustls::TlsAcceptor;
 
-    use super::*;
+    use super::{super::failure::Breach, *};
     use crate::{
         config,
         fleet::Finding,
@@ -273,7 +273,7 @@ mod tests {
 
     fn refused_for_its_key(error: Failure) {
         assert!(matches!(error, Failure::OtherKey), "{error:?}");
-        assert_eq!(error.hard(), Some(scheduler::HardFailure::Tls));
+        assert_eq!(error.hard(), Some(scheduler::HardFailure::Certificate));
         let shown = Finding::from(error).to_string();
         assert!(shown.contains("another key than the chain says"), "{shown}");
     }
@@ -310,7 +310,8 @@ mod tests {
         let own = KeyPair::generate().unwrap();
         let port = serve(server(self_signed(&own), &own)).await;
         let unpinned = Endpoint::new(true, name, port);
-        assert!(matches!(ask(&upstream, &unpinned).await, Err(Failure::Tls(_))));
+        let refused = ask(&upstream, &unpinned).await;
+        assert!(matches!(refused, Err(Failure::Certificate(_))), "{refused:?}");
     }
 
     /// Certificates are public: showing one is nothing, signing with its key is.
@@ -319,7 +320,7 @@ mod tests {
         let key = KeyPair::generate().unwrap();
         let port = serve(server(self_signed(&key), &KeyPair::generate().unwrap())).await;
         let refused = ask(&upstream(None), &endpoint(port, pin(&key))).await;
-        assert!(matches!(refused, Err(Failure::Tls(_))), "{refused:?}");
+        assert!(matches!(refused, Err(Failure::Certificate(Breach::Form))), "{refused:?}");
     }
 
     #[tokio::test]

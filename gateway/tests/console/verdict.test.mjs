@@ -72,11 +72,39 @@ test("a relay that is down explains its phones, and its models, and is told once
 });
 
 test("a relay is down since most of its phones went, and what they show is told", () => {
-  const problem = "the connection closes without an answer: the tunnel is up, the engine is not; is its app open?";
-  const went = (n, since_s, first) => phones(n, { state: "out", reason: "relay_down", problem, since_s }, first);
+  const went = (n, since_s, first) => phones(n, { state: "out", reason: "relay_down", problem: TLS, since_s }, first);
   const [first] = of([...went(3, NOW - 7200, 1), ...went(9, NOW - 60, 4)], { totals: { relays_down: ["acu.run:443"] } });
   assert.ok(first.title.endsWith(`12 phones unreachable since ${clockTime(NOW - 60, NOW)}`), first.title);
-  assert.match(first.detail, /^All phones behind it failed at once \(12: the connection closes without an answer\), so none/);
+  assert.match(first.detail, /^None of its phones can be reached through it \(12: silence in the TLS handshake\), so none/);
+});
+
+const ENGINE = "the connection closes without an answer: the tunnel is up, the engine is not; is its app open?";
+
+test("engines that go at once are not their relay's doing, and the verdict does not send anybody there", () => {
+  const [first] = of(out(6, ENGINE, 1, { since_s: NOW - 60, finding: "closed" }));
+  assert.match(first.next, /^One cause took them, and not the relay: it answers\. Look at what else they share/);
+  const [lost] = of(out(6, TLS, 1, { since_s: NOW - 60, finding: "unreachable" }));
+  assert.match(lost.next, /^One cause took them: look at what they share \(the relay/);
+});
+
+const EXPIRED = "its certificate is refused, it has expired: it must be valid at this machine's time; renew it, and check this machine's clock";
+
+test("a certificate that is refused of all behind a relay is told once, with the rule that it breaks", () => {
+  const refused = out(5, EXPIRED, 1, { since_s: NOW - 60, finding: "certificate" });
+  const [first, ...rest] = of(refused);
+  assert.deepEqual([first.level, first.title], ["bad", "The certificate of acu.run:443 is refused, it has expired: 5 phones cannot be used"]);
+  assert.equal(first.detail, "The rule: it must be valid at this machine's time. The way to it is open.");
+  assert.match(first.next, /^Renew it, and check this machine's clock\. All its phones/);
+  assert.deepEqual(rest, [], "and nothing is told twice");
+  // One that is used, or one that is away for another reason, shows that it is not the relay's.
+  const other = [...refused, ...phones(1, {}, 9)];
+  assert.match(of(other)[0].title, /^Most of the pool is out: 5 of 6 \(5: its certificate is refused, it has expired\)/);
+  assert.ok(!of([...refused, ...out(1, TLS, 9)]).some(({ title }) => title.startsWith("The certificate")));
+  const elsewhere = of([...refused, ...phones(20, { url: "https://x.other.example/" }, 9)]);
+  assert.match(elsewhere[0].title, /^The certificate of acu\.run:443/);
+  assert.equal(elsewhere.length, 1);
+  const waits = of([...refused, ...phones(20, { url: "https://x.other.example/", models: ["small"] }, 9)], { queue: waiting("qwen-9b", 3) });
+  assert.equal(waits.length, 1, "what nobody serves for that reason is no trouble of its own");
 });
 
 test("phones behind another relay are not explained by the one that is down", () => {
@@ -262,4 +290,15 @@ test("whatever is missing from the feed, there is a verdict", () => {
     assert.ok(verdict(state, NOW).length);
   }
   assert.ok(of([{ id: 1, name: "x", url: "", state: "constructor" }]).length);
+});
+
+test("a chain that cannot be read is told, with since when and why", () => {
+  const told = (chain) => of(phones(3), { totals: { chain } });
+  const [first, rest] = told({ why: "the node does not answer: connection refused", partial: false, seen_at: NOW - 900 });
+  assert.deepEqual([first.level, first.title], ["warn", `The chain has not been read since ${clockTime(NOW - 900, NOW)}: the node does not answer`]);
+  assert.match(first.detail, /^The node does not answer: connection refused\. What is known of its phones stays/);
+  assert.match(rest.title, /^Otherwise: 3 of 3/);
+  assert.match(told({ why: "x", partial: false, seen_at: null })[0].title, /^The chain was never read/);
+  assert.match(told({ why: "x", partial: true, seen_at: NOW })[0].title, /^The chain is read only in part/);
+  assert.equal(told(null)[0].level, "well");
 });

@@ -531,7 +531,7 @@ def test_a_phone_is_added_drained_and_removed_in_the_page(browser, stage, pool):
     assert not pool.replica(url)["draining"]
 
     said = act(page, pool, url, "Remove", "Remove")
-    assert "It leaves the pool" in said and "configuration" not in said
+    assert "It leaves the pool" in said and "It does not come back by itself." in said and "configuration" not in said
     see_verdict(page, "All well: 3 of 3")
     assert pool.replica(url) is None
     see(page, "#events-list", "removed")

@@ -32,6 +32,7 @@ mod quarantine;
 mod record;
 mod registration;
 mod registration_hostile;
+mod relays;
 mod resume;
 mod speeds;
 mod streaming;

@@ -315,3 +315,26 @@ async fn without_a_token_nothing_is_taken_and_the_answer_says_what_to_do() {
     assert!(reply.body.contains("registration.token") && !reply.body.contains(TOKEN), "{}", reply.body);
     assert_eq!(count(&gateway).await, 0);
 }
+
+#[tokio::test]
+async fn removing_a_phone_says_what_brings_it_back_and_that_does() {
+    let fleet = Fleet::of(1, &phone(1, 100.0)).await;
+    let gateway = gateway(&fleet, "").await;
+    let enter = async |event: &str| {
+        let said = json!({ "event": event, "url": fleet.phones[0].url() });
+        say(&gateway, &said).await.json()["id"].clone()
+    };
+    let remove = async |id: &Value| {
+        let removed = gateway.admin("DELETE", &format!("/admin/replicas/{id}?force=true"), None).await;
+        removed.json()["note"].as_str().map(str::to_owned).unwrap_or_default()
+    };
+    let first = enter("started").await;
+    assert!(remove(&first).await.contains("as a new phone, when its app starts anew"));
+    let second = enter("started").await;
+    assert_ne!(first, second, "it is a new phone");
+    enter("heartbeat").await;
+    assert!(remove(&second).await.contains("it comes back with the next one, as a new phone"));
+    assert_eq!(count(&gateway).await, 0);
+    enter("heartbeat").await;
+    assert_eq!(count(&gateway).await, 1, "and so it does");
+}

@@ -329,8 +329,12 @@ pub enum Report {
     Unproven,
     /// It will not work until an operator does something: wrong key, wrong model.
     Misconfigured,
-    /// Connect, TLS, or reset: nobody is there.
+    /// There is no way to it: no connection, or silence in the handshake.
     Unreachable,
+    /// What stands in front of it answers, and lets nobody through to it: the handshake is broken off.
+    NotThere,
+    /// The way to it is open, and at its end is no engine: closed without an answer, another's page, another's certificate.
+    Closed,
     /// It answered, and the answer says that it is broken (5xx, HTML, status "error").
     Failing,
     /// No answer in time. No evidence while a request of ours runs there.
@@ -366,7 +370,7 @@ impl Outcome {
     }
 }
 
-/// Hard failures: connect, TLS, reset before the head.
+/// Hard failures: connect, TLS, certificate, reset before the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum HardFailure {
@@ -374,6 +378,8 @@ pub enum HardFailure {
     Connect,
     /// Handshake failed or hung.
     Tls,
+    /// Somebody was reached whose certificate is refused.
+    Certificate,
     /// The connection broke after it was set up and before any head.
     Reset,
 }

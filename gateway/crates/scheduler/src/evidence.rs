@@ -53,6 +53,8 @@ pub(crate) struct Context<'a> {
     pub(crate) carries_on: bool,
     /// It is known what it serves.
     pub(crate) models_known: bool,
+    /// What stands in front of it is down.
+    pub(crate) relay_down: bool,
 }
 
 impl Context<'_> {

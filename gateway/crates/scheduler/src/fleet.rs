@@ -7,7 +7,7 @@ use crate::{
     health::Health,
     id::{AttemptId, ModelId, ReplicaId},
     lingering::Lingering,
-    relay::RelayVerdict,
+    relay::{Miss, RelayVerdict},
     replica::{Drain, Ending, Replica},
     request::Attempt,
     rng::Rng,
@@ -184,14 +184,22 @@ impl Scheduler {
         if !self.pool.replicas.contains_key(&id) {
             return;
         }
-        let answering = self.is_answering(id);
-        let doubt = matches!(report, Report::Unreachable if !answering).then(|| self.connect_failed(id, now)).flatten();
-        // First the relay: a replica that is held for it is not ejected.
-        self.judge_relay(doubt, now);
-        self.judge(id, now, |health, context| health.report(report, context));
-        if matches!(report, Report::Ready | Report::Loading | Report::Unproven | Report::Misconfigured) {
-            self.seen_alive(id, now);
+        // First the relay: a replica that is held for it is not ejected, and one behind a relay that is back has its own failure.
+        match report {
+            Report::Unreachable | Report::NotThere if self.is_answering(id) => {}
+            Report::Unreachable => self.missed(id, Miss::NoWay, now),
+            Report::NotThere => self.missed(id, Miss::NotThere, now),
+            Report::TimedOut => {}
+            Report::Ready
+            | Report::Loading
+            | Report::Unproven
+            | Report::Misconfigured
+            | Report::Closed
+            | Report::Failing => {
+                self.reached(id, |member| member != id, now);
+            }
         }
+        self.judge(id, now, |health, context| health.report(report, context));
     }
 
     /// What the end of an attempt says about its replica. Returns whether its relay is down.
@@ -214,9 +222,11 @@ impl Scheduler {
             // It ran at an address where the replica is no more.
             _ if self.is_elsewhere(attempt) => return false,
             Outcome::Hard(kind) => {
-                let connect = matches!(kind, HardFailure::Connect | HardFailure::Tls);
-                let doubt = connect.then(|| self.connect_failed(id, now)).flatten();
-                self.judge_relay(doubt, now);
+                match kind {
+                    HardFailure::Connect => self.missed(id, Miss::NoWay, now),
+                    HardFailure::Tls => self.missed(id, Miss::NotThere, now),
+                    HardFailure::Certificate | HardFailure::Reset => {}
+                }
                 self.observe(id, Evidence::Hard, now);
             }
             Outcome::Soft(SoftFailure::Busy { retry_after }) => self.rest(id, retry_after, now),
@@ -231,8 +241,7 @@ impl Scheduler {
         if alive {
             self.seen_alive(id, now);
         }
-        let relay = self.pool.replicas.get(&id).and_then(|replica| self.pool.relays.get(&replica.spec.relay));
-        relay.is_some_and(|relay| relay.down)
+        self.pool.is_relay_down(id)
     }
 
     fn served(&mut self, attempt: &Attempt, now: Timestamp) {
@@ -258,34 +267,41 @@ impl Scheduler {
 
     /// A sign of life; if its relay was held to be down, the others are asked at once.
     pub(crate) fn seen_alive(&mut self, id: ReplicaId, now: Timestamp) {
-        for member in self.pool.seen_alive(id) {
+        self.reached(id, |_| true, now);
+    }
+
+    /// The way to a replica is open: if its relay was held to be down, its replicas are asked at once, as far as they are `asked`.
+    fn reached(&mut self, id: ReplicaId, asked: impl Fn(ReplicaId) -> bool, now: Timestamp) {
+        for member in self.pool.reached(id).into_iter().filter(|member| asked(*member)) {
             self.observe(member, Evidence::RelayBack, now);
         }
     }
 
-    fn connect_failed(&mut self, id: ReplicaId, now: Timestamp) -> Option<Doubt> {
-        let (relay, verdict) = self.pool.connect_failed(id, &self.config.health, now)?;
-        let members = || self.pool.relays.get(&relay).map(|relay| relay.members.iter().copied().collect());
-        match verdict {
-            RelayVerdict::Up => None,
-            RelayVerdict::Doubtful => Some(Doubt { members: members()?, down: false }),
-            RelayVerdict::Down => Some(Doubt { members: members()?, down: true }),
+    /// There was no way to a replica: what that means for all behind its relay.
+    fn missed(&mut self, id: ReplicaId, miss: Miss, now: Timestamp) {
+        let Some((relay, verdict)) = self.pool.missed(id, miss, &self.config.health, now) else { return };
+        if verdict == RelayVerdict::Up {
+            return;
+        }
+        let Some(relay) = self.pool.relays.get(&relay) else { return };
+        let members: Vec<ReplicaId> = relay.members.iter().copied().collect();
+        for member in &members {
+            match verdict {
+                RelayVerdict::Down => self.observe(*member, Evidence::RelayDown, now),
+                RelayVerdict::Back if *member != id => self.observe(*member, Evidence::RelayBack, now),
+                RelayVerdict::Doubtful if self.is_to_be_asked(*member) => {
+                    self.judge(*member, now, |health, _| health.ask_probe());
+                }
+                RelayVerdict::Up | RelayVerdict::Back | RelayVerdict::Doubtful => {}
+            }
+        }
+        if verdict == RelayVerdict::Down {
+            self.refund(&members, now);
         }
     }
 
-    fn judge_relay(&mut self, doubt: Option<Doubt>, now: Timestamp) {
-        let Some(Doubt { members, down }) = doubt else { return };
-        for id in &members {
-            if down {
-                self.observe(*id, Evidence::RelayDown, now);
-            } else if self.pool.replicas.get(id).is_some_and(|replica| replica.health.serves()) && !self.is_failing(*id)
-            {
-                self.judge(*id, now, |health, _| health.ask_probe());
-            }
-        }
-        if down {
-            self.refund(&members, now);
-        }
+    fn is_to_be_asked(&self, id: ReplicaId) -> bool {
+        self.pool.replicas.get(&id).is_some_and(|replica| replica.health.serves()) && !self.is_failing(id)
     }
 
     fn is_failing(&self, id: ReplicaId) -> bool {
@@ -319,6 +335,7 @@ impl Scheduler {
             answering: self.is_answering(id),
             carries_on: replica.spec.carries_on,
             models_known: !replica.spec.models.is_empty(),
+            relay_down: self.pool.is_relay_down(id),
         };
         let verdict = self.pool.modify(id, self.config.policy, &mut self.rng, |replica| {
             let served = replica.health.serves();
@@ -351,10 +368,4 @@ impl Scheduler {
             self.effects.push_back(Effect::Changed { replica, from, to, why });
         }
     }
-}
-
-/// A relay about which its members are to be asked, or that is down.
-struct Doubt {
-    members: Vec<ReplicaId>,
-    down: bool,
 }

@@ -187,8 +187,10 @@ impl Health {
             }
             Report::Misconfigured => self.enter(ReplicaState::Misconfigured, ChangeReason::Probe, context),
             // Its answers arrive: whatever the probe met, it was not a dead phone.
-            Report::Unreachable | Report::Failing if context.answering => {}
-            Report::Unreachable => self.on_failed_probe(ChangeReason::HardFailure, context),
+            Report::Unreachable | Report::NotThere | Report::Closed | Report::Failing if context.answering => {}
+            Report::Unreachable | Report::NotThere | Report::Closed => {
+                self.on_failed_probe(ChangeReason::HardFailure, context);
+            }
             Report::Failing => self.on_failed_probe(ChangeReason::Probe, context),
             // A phone that reads a long prompt answers nothing else meanwhile.
             Report::TimedOut if context.busy => {}
@@ -310,6 +312,10 @@ impl Health {
             | ReplicaState::Quarantine => {
                 self.eject(Mark::Hard, why, context);
             }
+            // It was held for its relay, which is back without it.
+            ReplicaState::Out if self.mark == Some(Mark::Relay) && !context.relay_down => {
+                (self.mark, self.why) = (Some(Mark::Absent), why);
+            }
             _ => {}
         }
     }
@@ -345,7 +351,9 @@ impl Health {
                 // Ejected by the same outage, a moment before it was understood.
                 self.ejections = self.ejections.saturating_sub(1);
             }
-        } else if self.serves() || matches!(self.state, ReplicaState::Loading | ReplicaState::Quarantine) {
+        } else if self.serves()
+            || matches!(self.state, ReplicaState::Joining | ReplicaState::Loading | ReplicaState::Quarantine)
+        {
             self.enter(ReplicaState::Out, ChangeReason::RelayDown, context);
         } else {
             return;
@@ -375,8 +383,9 @@ impl Health {
 
     /// It joined, and is not there: out, without a penalty. It is looked at again later.
     fn miss(&mut self, why: ChangeReason, context: &Context<'_>) {
+        let (mark, why) = if context.relay_down { (Mark::Relay, ChangeReason::RelayDown) } else { (Mark::Absent, why) };
         self.enter(ReplicaState::Out, why, context);
-        self.mark = Some(Mark::Absent);
+        self.mark = Some(mark);
         (self.failed_probes, self.timeouts) = (0, 0);
     }
 

@@ -128,7 +128,7 @@ pub(crate) fn breaks_off(outcome: Outcome) -> bool {
         ) => true,
         // It answered, or was never reached.
         Outcome::Success
-        | Outcome::Hard(HardFailure::Connect | HardFailure::Tls)
+        | Outcome::Hard(HardFailure::Connect | HardFailure::Tls | HardFailure::Certificate)
         | Outcome::Soft(SoftFailure::Status | SoftFailure::Busy { .. })
         | Outcome::RequestFault
         | Outcome::ContextExceeded

@@ -10,7 +10,7 @@ use crate::{
     event::{Limit, ReplicaSpec},
     id::{ModelId, RelayId, ReplicaId},
     model_pool::{Contexts, ModelPool},
-    relay::{Relay, RelayVerdict},
+    relay::{Miss, Relay, RelayVerdict},
     replica::{Facts, Replica, Standing},
     request::Request,
     rng::Rng,
@@ -307,23 +307,30 @@ impl Pool {
         pool.members.iter().filter_map(|id| self.replicas.get(id)).all(|r| prompt_tokens / 2 > r.context())
     }
 
-    /// A replica could not be connected to: what that says of its relay.
-    pub(crate) fn connect_failed(
+    /// There was no way to a replica: what that says of its relay.
+    pub(crate) fn missed(
         &mut self,
         id: ReplicaId,
+        miss: Miss,
         config: &HealthConfig,
         now: Timestamp,
     ) -> Option<(RelayId, RelayVerdict)> {
         let relay = self.replicas.get(&id)?.spec.relay;
         let active = |id| self.replicas.get(&id).and_then(|r: &Replica| r.indexed).is_some_and(is_active);
-        Some((relay, self.relays.get_mut(&relay)?.failed(id, active, config, now)))
+        Some((relay, self.relays.get_mut(&relay)?.failed(id, miss, active, config, now)))
     }
 
-    /// A replica was seen alive. All members of its relay, if that was held to be down until now.
-    pub(crate) fn seen_alive(&mut self, id: ReplicaId) -> Vec<ReplicaId> {
+    /// Whether what stands in front of a replica is held to be down.
+    pub(crate) fn is_relay_down(&self, id: ReplicaId) -> bool {
+        let relay = self.replicas.get(&id).and_then(|replica| self.relays.get(&replica.spec.relay));
+        relay.is_some_and(Relay::is_down)
+    }
+
+    /// A replica was reached. All members of its relay, if that was held to be down until now.
+    pub(crate) fn reached(&mut self, id: ReplicaId) -> Vec<ReplicaId> {
         let Some(replica) = self.replicas.get(&id) else { return Vec::new() };
         let Some(relay) = self.relays.get_mut(&replica.spec.relay) else { return Vec::new() };
-        if relay.alive(id) { relay.members.iter().copied().collect() } else { Vec::new() }
+        if relay.reached(id) { relay.members.iter().copied().collect() } else { Vec::new() }
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) enum Cost {
     Attempt,
     /// A try: turned away before any work.
     Try,
-    /// Nothing: nobody was reached. Whatever stands in front of the replica may be to blame.
+    /// Nothing: no engine was reached. Whatever stands in front of the replica may be to blame.
     Nothing,
 }
 
@@ -50,7 +50,9 @@ pub(crate) fn next(outcome: Outcome, left: Left) -> Next {
     }
     match outcome {
         Outcome::Success | Outcome::CutShort | Outcome::RequestFault => Next::End,
-        Outcome::Hard(HardFailure::Connect | HardFailure::Tls) => Next::Elsewhere(Cost::Nothing),
+        Outcome::Hard(HardFailure::Connect | HardFailure::Tls | HardFailure::Certificate) => {
+            Next::Elsewhere(Cost::Nothing)
+        }
         Outcome::Soft(SoftFailure::Busy { .. } | SoftFailure::BadAnswer)
         | Outcome::ContextExceeded
         | Outcome::Loading

@@ -23,7 +23,7 @@ impl Scheduler {
             wasted: self.tally.wasted,
             waits: self.waits(now),
             no_replica_wait: self.config.queue.no_replica_wait,
-            relays_down: self.pool.relays.iter().filter(|(_, relay)| relay.down).map(|(id, _)| *id).collect(),
+            relays_down: self.pool.relays.iter().filter(|(_, relay)| relay.is_down()).map(|(id, _)| *id).collect(),
         }
     }
 

@@ -62,7 +62,7 @@ impl Death {
             Self::Refused => (Report::Unreachable, 5),
             Self::BlackHole => (Report::Unreachable, 3_000),
             Self::TlsStall => (Report::Unreachable, 5_000),
-            Self::TunnelPage => (Report::Failing, 30),
+            Self::TunnelPage => (Report::Closed, 30),
             Self::Broken => (Report::Failing, 20),
             Self::Deceptive => (Report::Ready, 20),
             Self::Frozen => (Report::TimedOut, 5_000),

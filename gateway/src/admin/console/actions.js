@@ -1,7 +1,7 @@
 // What an operator does: calls of the admin API with the token, and the dialogs that say beforehand what a call will do.
 
 import { byId, h, setText } from "./dom.js";
-import { count } from "./words.js";
+import { count, own } from "./words.js";
 
 const KEY = "huntgroup.token";
 let spare = null;
@@ -122,13 +122,22 @@ export function undrain(replica) {
   });
 }
 
+/** What a phone is brought back by, once it is removed, and how to keep it out. */
+const COMES_BACK = {
+  configuration: "The configuration states it: take it out there too, or it comes back with the next reload or start, as stated there.",
+  chain: "The chain assigns it: it comes back with the next look at the chain, in about a minute, as long as its deployment lasts. To keep it out, drain it instead.",
+  heartbeat: "Its phone sends signs of life: the next one, mostly within a minute, brings it back as a new phone. To keep it out, drain it instead.",
+  announcement: "Its phone announced itself: it comes back as a new phone when its app starts anew. To keep it out, drain it instead.",
+};
+
 export function remove(replica) {
   const run = (query) => async () => {
     const removed = await call("DELETE", path("replicas", replica.id, query));
     const what = removed.deleted ? `${replica.name} is gone.` : `${replica.name} is draining and goes once it is empty.`;
     return removed.note ? `${what} ${sentence(removed.note)}` : null;
   };
-  const back = replica.source === "config" || replica.source === "flag" ? ["The configuration states it: take it out there too, or it comes back with the next reload or start."] : [];
+  const known = (replica.comes_back ?? []).map((what) => own(COMES_BACK, what)).filter(Boolean);
+  const back = known.length ? known : ["It does not come back by itself."];
   const later = { text: replica.busy ? "Remove once it is empty" : "Remove", danger: true, run: run("") };
   const atOnce = { text: "Remove at once", danger: true, run: run("?force=true") };
   ask({

@@ -71,6 +71,7 @@ function draw() {
     changed.clear();
     drawPool();
     panels.drawTotals(state);
+    dirty.add("advice");
   }
   if (dirty.has("pool") || dirty.has("detail")) drawDetail();
   for (const [part, drawPart] of Object.entries(PANELS)) if (dirty.has(part)) drawPart(state, now);

@@ -2,6 +2,7 @@
 
 import { cancelBatch, cancelRequest } from "./actions.js";
 import { phaseOf } from "./detail.js";
+import { takesWork } from "./pool.js";
 import { byId, h, keyed, moment, setAttribute, setMoment, setText } from "./dom.js";
 import { acu, ago, bytes, count, exactly, length, number, own, percent, reasonOf, stateOf } from "./words.js";
 
@@ -196,25 +197,37 @@ export function drawCost({ cost }) {
 
 const WANTED = { more: "more phones", fewer: "fewer would do", enough: "enough", unattainable: "out of reach" };
 
+/** Phones that take work, by model. */
+function servingBy(replicas) {
+  const serving = new Map();
+  for (const replica of replicas.values()) {
+    if (takesWork(replica)) for (const model of replica.models ?? []) serving.set(model, (serving.get(model) ?? 0) + 1);
+  }
+  return serving;
+}
+
 /** What is wanted of a model, in one line. */
-function wantedOf({ verdict, now, wanted, wanted_last_look: last, kinds, confidence }) {
+function wantedOf({ verdict, now, wanted, wanted_last_look: last, kinds, confidence }, serving = 0) {
   const ways = (kinds ?? []).map((kind) => `${number(kind.phones)} ${kind.kind} more`).join(" or ");
   const differs = Number.isFinite(last) && last !== wanted ? `the last look alone wants ${number(last)}` : "";
-  return [`${own(WANTED, verdict) ?? String(verdict)}: ${number(now?.phones)} now, ${number(wanted)} wanted`, ways, differs, confidence === "low" ? "few requests to judge by" : ""]
+  // What is there need not be of use now.
+  const served = serving < (now?.phones ?? 0) ? ` (${serving ? number(serving) : "none"} serving)` : "";
+  return [`${own(WANTED, verdict) ?? String(verdict)}: ${number(now?.phones)} now${served}, ${number(wanted)} wanted`, ways, differs, confidence === "low" ? "few requests to judge by" : ""]
     .filter(Boolean).join("; ");
 }
 
 /** When the advice was worked out: it grows old where looks fail or take long. */
 const adviceAt = moment();
 
-export function drawAdvice({ advice }, now) {
+export function drawAdvice({ advice, replicas }, now) {
   const models = (advice?.data ?? []).filter((one) => one.verdict !== "unknown").slice(0, 12);
   const card = byId("advice");
   card.hidden = models.length === 0;
+  const serving = servingBy(models.length ? replicas : new Map());
   const create = ({ model }) => h("div", {}, h("dt", {}, model), h("dd", {}, h("strong", {}), h("details", {}, h("summary", {}, "Why"), h("ul", {}))));
   keyed(card.querySelector("dl"), models, (one) => one.model, create, (line, one) => {
     const [wanted, why] = line.lastElementChild.children;
-    setText(wanted, wantedOf(one));
+    setText(wanted, wantedOf(one, serving.get(one.model)));
     setAttribute(wanted, "class", one.verdict === "more" || one.verdict === "unattainable" ? "alarm" : null);
     const reasons = one.reasons ?? [];
     why.hidden = reasons.length === 0;

@@ -42,6 +42,17 @@ const isBehind = (replica, relay) => {
   return at === host || at.endsWith(`.${host}`);
 };
 
+/** The relay that a phone is behind, as the gateway names it: what follows the first label. */
+function relayOf(replica) {
+  try {
+    const { hostname, port, protocol } = new URL(replica.url);
+    const rest = /^[\d.]+$|^\[/.test(hostname) || !hostname.includes(".") ? hostname : hostname.slice(hostname.indexOf(".") + 1);
+    return `${rest}:${port || (protocol === "https:" ? 443 : 80)}`;
+  } catch {
+    return "";
+  }
+}
+
 /** What a phone says of itself, in its own words: no diagnosis, and no advice to follow. */
 const SAID = /^the phone says: (.*)$/s;
 
@@ -97,8 +108,8 @@ export function verdict(state, now = nowOf(state)) {
   if (unreachable) return [unreachable];
   const pool = tally(state);
   const found = [
-    ...ofProcess(state), ...ofRelays(state, pool, now), ...ofModels(state, pool), ...ofPool(state, pool, now), ...ofQueue(state, pool),
-    ...ofFailures(state, now), ...ofDeployments(state, now), ...ofBatches(state), ...ofRegistration(state, now),
+    ...ofProcess(state), ...ofRelays(state, pool, now), ...ofCertificates(pool), ...ofModels(state, pool), ...ofPool(state, pool, now), ...ofQueue(state, pool),
+    ...ofFailures(state, now), ...ofChain(state, now), ...ofDeployments(state, now), ...ofBatches(state), ...ofRegistration(state, now),
   ];
   // Where something is amiss, but nothing bad, it is good to know that the rest works.
   if (!found.some((one) => one.level === "bad") && (pool.ready.length || pool.probation.length || !found.length)) found.push(allWell(state, pool, found.length > 0));
@@ -162,11 +173,34 @@ function ofRelays(state, pool, now) {
     const seen = inBrackets(kinds(unreachable.filter((r) => r.problem)), 2);
     return {
       key: `relay ${relay}`, level: "bad", title: `Relay ${relay} is down: ${count(unreachable.length, "phone")} unreachable${when}`,
-      detail: `All phones behind it failed at once${seen ? ` (${seen})` : ""}, so none of them is blamed: they come back with it, without a penalty.${waiting ? ` ${count(waiting, "request")} wait${waiting === 1 ? "s" : ""} meanwhile.` : ""}${idle}`,
+      detail: `None of its phones can be reached through it${seen ? ` (${seen})` : ""}, so none of them is blamed: they come back with it, without a penalty.${waiting ? ` ${count(waiting, "request")} wait${waiting === 1 ? "s" : ""} meanwhile.` : ""}${idle}`,
       next: `Wait, or check the way to it: does this machine reach ${relay}? If other networks reach it, the fault is here.`,
     };
   });
 }
+
+/** A refused certificate: what is wrong with it, the rule, what to do. */
+const REFUSED = /^its certificate is refused, ([^:]+): ([^;]+); (.+)$/s;
+
+/** Relays none of whose phones is used, since all that are away show a certificate that breaks one rule: `[{ relay, away, breach, rule, next }]`. */
+export function refusedCertificates(pool) {
+  const found = new Map();
+  for (const replica of [...pool.out, ...pool.missing, ...pool.unreached]) {
+    const [, breach, rule, next] = String(replica.problem ?? "").match(REFUSED) ?? [];
+    const relay = relayOf(replica);
+    const one = found.get(relay) ?? { relay, breach, rule, next, away: [] };
+    one.away.push(replica);
+    found.set(relay, { ...one, breach: one.breach === breach ? breach : undefined });
+  }
+  const isOne = ({ relay, breach, away }) => breach && away.length >= NO_CHANCE && !pool.replicas.some((r) => takesWork(r) && relayOf(r) === relay);
+  return [...found.values()].filter(isOne);
+}
+
+const ofCertificates = (pool) =>
+  refusedCertificates(pool).map(({ relay, breach, rule, next, away }) => ({
+    key: `certificate ${relay}`, level: "bad", title: `The certificate of ${relay} is refused, ${breach}: ${count(away.length, "phone")} cannot be used`,
+    detail: `The rule: ${rule}. The way to it is open.`, next: `${sentence(upper(next))} All its phones show the same, so look at it first, and not at one of them.`,
+  }));
 
 function modelsOf(state, pool) {
   const models = new Map();
@@ -195,7 +229,8 @@ function ofModels(state, pool) {
   // Where nothing at all is ready the pool is what is to be spoken of, and each model only for what waits.
   const told = pool.serves ? unserved : unserved.filter((model) => model.waiting > 0);
   const down = state.totals?.relays_down ?? [];
-  const isExplained = (model) => model.all.length > 0 && model.all.every((r) => down.some((relay) => isBehind(r, relay)));
+  const refused = new Set(refusedCertificates(pool).flatMap((one) => one.away));
+  const isExplained = (model) => model.all.length > 0 && model.all.every((r) => refused.has(r) || down.some((relay) => isBehind(r, relay)));
   const worst = told.filter((model) => !isExplained(model)).sort((a, b) => b.waiting - a.waiting);
   return worst.slice(0, MODELS_TOLD).map(({ model, all, waiting }) => {
     const coming = all.filter(isComing).length;
@@ -245,11 +280,12 @@ function ofPool(state, pool, now) {
   }
   const down = state.totals?.relays_down ?? [];
   // What a relay explains is not told again as so many broken phones.
-  const unexplained = (list) => list.filter((r) => !down.some((relay) => r.reason === "relay_down" || isBehind(r, relay)));
+  const refused = new Set(refusedCertificates(pool).flatMap((one) => one.away));
+  const unexplained = (list) => list.filter((r) => !refused.has(r) && !down.some((relay) => r.reason === "relay_down" || isBehind(r, relay)));
   const [out, missing, unreached] = [pool.out, pool.missing, pool.unreached].map(unexplained);
   const counted = all - pool.draining.length;
   const told = { state, pool, now, all, counted, out, missing, unreached };
-  const found = pool.serves ? ofAway(told) : ofNothing(told, down.length > 0);
+  const found = pool.serves ? ofAway(told) : ofNothing(told, down.length > 0 || refused.size > 0);
   if (pool.wrong.length && pool.wrong.length < all) {
     const broken = kinds(pool.wrong);
     found.push({
@@ -269,7 +305,17 @@ function remedyFor(away, otherwise) {
   const [first] = kinds(away);
   const burst = atOnce(away);
   const asked = first?.next ? sentence(upper(first.next)) : burst ? "" : otherwise;
-  return [burst ? "One cause took them: look at what they share (the relay, the network, the deployment) before you look at one of them." : "", asked, sentence(upper(first?.again ?? ""))].filter(Boolean).join(" ");
+  return [burst ? sharedBy(away) : "", asked, sentence(upper(first?.again ?? ""))].filter(Boolean).join(" ");
+}
+
+/** What a probe found of phones that were reached through their relay, and do not serve. */
+const REACHED = new Set(["closed", "web_page", "certificate", "bad_status", "engine_error", "strange_answer"]);
+
+/** What phones that went at one moment may share. */
+function sharedBy(away) {
+  const reached = away.filter((r) => REACHED.has(r.finding)).length;
+  return 2 * reached > away.length ? "One cause took them, and not the relay: it answers. Look at what else they share (the app and its version, the model, the deployment)."
+    : "One cause took them: look at what they share (the relay, the network, the deployment) before you look at one of them.";
 }
 
 const SEE_ONE = "Look at one of them: is it on, has it a network, is its app open?";
@@ -289,7 +335,7 @@ function whenOf(out, now) {
 }
 
 /** No phone takes work: the one thing to say, with all the reasons there are. */
-function ofNothing({ state, pool, now, all, out, missing, unreached }, isRelayDown) {
+function ofNothing({ state, pool, now, all, out, missing, unreached }, isExplained) {
   const away = [...missing, ...out, ...unreached];
   const rest = pool.coming.length + pool.draining.length;
   const isJustStarted = now - (state.hello?.started_at ?? 0) < JUST_STARTED;
@@ -300,7 +346,7 @@ function ofNothing({ state, pool, now, all, out, missing, unreached }, isRelayDo
     }];
   }
   // Its phones are all that there are: it has said so.
-  if (isRelayDown && !away.length) return [];
+  if (isExplained && !away.length) return [];
   const parts = [
     [missing.length, `${count(missing.length, "phone")} not back since the restart${restartedAt(state, now)}`], [out.length, `${number(out.length)} out`],
     [unreached.length, `${number(unreached.length)} never reached`], [pool.wrong.length, `${number(pool.wrong.length)} misconfigured`],
@@ -392,6 +438,17 @@ function ofFailures({ points }, now) {
   return [{
     key: "failures", level: failed / all >= MOST ? "bad" : "warn", title: `${percent(failed / all)} of the requests of the last 5 min failed: ${number(failed)} of ${number(all)}`,
     detail: "", next: "Clients are told why in their answers; the log and huntgroup_requests_total tell it by outcome.",
+  }];
+}
+
+function ofChain({ totals }, now) {
+  const { why, partial, seen_at: seen } = totals?.chain ?? {};
+  if (!why) return [];
+  const how = partial ? "is read only in part" : Number.isFinite(seen) ? `has not been read since ${clockTime(seen, now)}` : "was never read";
+  return [{
+    key: "chain", level: "warn", title: `The chain ${how}: ${kindOf(why)}`,
+    detail: `${sentence(upper(why))} What is known of its phones stays; new ones, moves and ends are not seen.`,
+    next: "Is chain.rpc right, and does that node answer this machine? GET /admin/chain says more.",
   }];
 }
 

@@ -13,11 +13,15 @@ use scheduler::{
 use super::{
     super::AppState,
     view::{
-        BatchNow, BatchesNow, ClassQueue, Doing, LimitNow, MAX_MODELS, Memory, ModelQueue, QueueNow, ReplicaNow,
-        RequestNow, RequestsNow, States, TenantQueue, Text, Totals, rounded,
+        BatchNow, BatchesNow, ChainTrouble, ClassQueue, Doing, LimitNow, MAX_MODELS, Memory, ModelQueue, QueueNow,
+        ReplicaNow, RequestNow, RequestsNow, States, TenantQueue, Text, Totals, rounded,
     },
 };
-use crate::{clock, fleet::Replica, live::LiveRequest};
+use crate::{
+    clock,
+    fleet::{Comeback, Replica},
+    live::LiveRequest,
+};
 
 /// Requests shown of one replica.
 pub(super) const MAX_SLOTS_SHOWN: usize = 16;
@@ -114,15 +118,16 @@ fn replicas(
     mut doing: HashMap<ReplicaId, Vec<Doing>>,
     calendar: Calendar,
 ) -> BTreeMap<ReplicaId, ReplicaNow> {
-    let now = clock::now();
+    let (now, chain_is_read) = (clock::now(), app.chain.status().node.is_some());
     let shown = |view: &scheduler::ReplicaView| {
         let replica = fleet.get(&view.replica)?;
         let (facts, stated) = (replica.facts(), &replica.stated);
-        let (draining, removing, limit, assumed) = {
+        let (draining, removing, limit, assumed, finding) = {
             let past = replica.past();
             let level = past.limited.level();
             let limit = (level != Limit::None).then(|| (level, past.limited.reason.clone()));
-            (past.draining, past.leaving, limit, past.assumed())
+            let finding = past.probe.as_ref().map(|probe| probe.finding.name());
+            (past.draining, past.leaving, limit, past.assumed(), finding)
         };
         let is_well = matches!(view.state, ReplicaState::Ready | ReplicaState::Probation | ReplicaState::Draining);
         let problem = if is_well { app.fleet.hindrance(replica, view.foreign) } else { app.fleet.complaint(replica) };
@@ -138,6 +143,7 @@ fn replicas(
                 reason: view.why.name(),
                 takes_work: view.takes_work(),
                 missing: app.fleet.is_missing(replica),
+                finding: finding.filter(|_| problem.is_some()),
                 problem: problem.map(Text::from),
                 problem_next: penalty.map(|_| Text::from("it is tried again by itself".to_owned())),
                 slots: view.slots,
@@ -153,6 +159,7 @@ fn replicas(
                 answers: view.outcomes.0,
                 failures: view.outcomes.1,
                 source: replica.source.name(),
+                comes_back: app.fleet.comes_back(replica, chain_is_read).into_iter().map(Comeback::name).collect(),
                 verification: replica.origin.verification.name(),
                 deployment: replica.deployment().map(|name| Text::from(name.to_owned())),
                 limit: limit.map(|(level, reason)| LimitNow { level: level.name(), reason: Text::from(reason) }),
@@ -195,11 +202,18 @@ fn totals(app: &AppState, snapshot: &Snapshot) -> Totals {
         free,
         in_flight: app.in_flight.count(),
         queued: snapshot.queued.values().sum(),
-        relays_down: app.fleet.relay_names(&snapshot.relays_down),
+        relays_down: app.fleet.relays_down(snapshot),
+        chain: chain(app),
         store_ok: app.store.is_well() && app.batches.is_well(),
         draining: app.in_flight.is_draining(),
         memory: app.pressure.memory().map(|(used, limit)| Memory { used: whole(used), limit: whole(limit) }),
     }
+}
+
+fn chain(app: &AppState) -> Option<ChainTrouble> {
+    let status = app.chain.status();
+    let seen_at = status.seen_ms.map(|ms| (ms / 1000) as f64);
+    status.trouble().map(|why| ChainTrouble { why: Text::from(why), partial: status.failures == 0, seen_at })
 }
 
 /// How many wait, and since when the oldest does.

@@ -108,6 +108,8 @@ pub(crate) struct ReplicaNow {
     /// What keeps it from working, and what to do about it.
     #[schema(value_type = Option<String>)]
     pub(super) problem: Option<Text>,
+    /// While there is a problem: what the last probe found, in one word.
+    pub(super) finding: Option<&'static str>,
     /// What happens next by itself.
     #[schema(value_type = Option<String>)]
     pub(super) problem_next: Option<Text>,
@@ -138,6 +140,8 @@ pub(crate) struct ReplicaNow {
     pub(super) failures: u64,
     /// Who stated it.
     pub(super) source: &'static str,
+    /// What brings it back once it is removed: `configuration`, `chain`, `heartbeat`, `announcement`. Empty: nothing does.
+    pub(super) comes_back: Vec<&'static str>,
     /// How well it is known who it is.
     pub(super) verification: &'static str,
     /// The job that it runs, or what its label `deployment_id` or `deployment` says.
@@ -212,12 +216,26 @@ pub(crate) struct Totals {
     pub(super) queued: usize,
     /// Relays that are held to be down.
     pub(super) relays_down: Vec<String>,
+    /// What is wrong with reading the chain; null while it is read, and where none is.
+    pub(super) chain: Option<ChainTrouble>,
     /// Whether the databases did their part in the last call.
     pub(super) store_ok: bool,
     /// The process is leaving.
     pub(super) draining: bool,
     /// Of this process; null where the system does not say.
     pub(super) memory: Option<Memory>,
+}
+
+/// Why the chain cannot be read, or only in part.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ChainTrouble {
+    /// In words.
+    #[schema(value_type = String)]
+    pub(super) why: Text,
+    /// It is read, but not all of it.
+    pub(super) partial: bool,
+    /// When it was last read, in seconds since 1970; null if it never was.
+    pub(super) seen_at: Option<f64>,
 }
 
 /// Replicas by state.

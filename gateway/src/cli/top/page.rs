@@ -174,6 +174,7 @@ fn header(glance: &Glance, view: &View, style: Style, now: f64, address: &str) -
     if glance.totals.store_ok == Some(false) {
         lines.push(Line::default().with(Tone::Bad, "the database fails: changes of the pool are refused; see the log"));
     }
+    lines.extend(chain_line(glance, now));
     lines.extend(missing_line(glance, now));
     lines.extend(refused_line(glance, now));
     lines.push(replicas_line(glance, style));
@@ -183,6 +184,18 @@ fn header(glance: &Glance, view: &View, style: Style, now: f64, address: &str) -
     lines.extend(cost_line(glance));
     lines.extend(advice_line(glance));
     lines
+}
+
+/// The chain, where it cannot be read.
+fn chain_line(glance: &Glance, now: f64) -> Option<Line> {
+    let trouble = glance.totals.chain.as_ref()?;
+    let how = match trouble.seen_at {
+        _ if trouble.partial => "is read only in part".to_owned(),
+        Some(at) => format!("has not been read for {}", age(now, at)),
+        None => "was never read".to_owned(),
+    };
+    let text = format!("the chain {how}: {}; its new phones, moves and ends are not seen", trouble.why);
+    Some(Line::default().with(Tone::Warn, &text))
 }
 
 /// Phones that served before the gateway was started anew, and do not answer it.
@@ -231,12 +244,24 @@ fn advice_line(glance: &Glance) -> Option<Line> {
     known.sort_by_key(|(one, wanted)| *wanted <= one.now.phones);
     let mut line = heading("wanted");
     for (place, (one, wanted)) in known.iter().enumerate() {
-        let tone = if *wanted > one.now.phones { Tone::Warn } else { Tone::Plain };
+        let (there, serving) = (one.now.phones, serving(glance, &one.model));
+        let tone = if *wanted > serving.min(there) { Tone::Warn } else { Tone::Plain };
         line.push(Tone::Dim, if place == 0 { "" } else { " · " });
         let phones = if *wanted == 1 { "phone" } else { "phones" };
-        line.push(tone, &format!("{} {wanted} {phones}, {} there", one.model, one.now.phones));
+        let of_them = match serving {
+            serving if serving >= there => String::new(),
+            0 => ", none serving".into(),
+            serving => format!(", {serving} serving"),
+        };
+        line.push(tone, &format!("{} {wanted} {phones}, {there} there{of_them}", one.model));
     }
     (!known.is_empty()).then_some(line)
+}
+
+/// Phones of a model that take work.
+fn serving(glance: &Glance, model: &str) -> u64 {
+    let serves = |replica: &&Replica| replica.takes_work && replica.models.iter().any(|name| name == model);
+    glance.replicas.values().filter(serves).count() as u64
 }
 
 fn title(glance: &Glance, view: &View, now: f64, address: &str) -> Line {

@@ -154,9 +154,19 @@ pub struct Totals {
     pub in_flight: u64,
     pub queued: u64,
     pub relays_down: Vec<String>,
+    pub chain: Option<ChainTrouble>,
     pub store_ok: Option<bool>,
     pub draining: bool,
     pub memory: Option<Memory>,
+}
+
+/// Why the chain is not read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ChainTrouble {
+    pub why: String,
+    pub partial: bool,
+    pub seen_at: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

@@ -156,6 +156,23 @@ fn a_relay_that_is_down_a_database_that_fails_and_a_lost_connection_are_told_on_
     {
         assert!(before.contains(words), "{words}\n{before}");
     }
+    let trouble = |chain| json!({"replicas": {}, "chain": chain});
+    for (chain, words) in [
+        (json!({"why": "the node does not answer", "seen_at": 1.0}), "the chain has not been read for "),
+        (
+            json!({"why": "the node does not answer"}),
+            "the chain was never read: the node does not answer; its new phones",
+        ),
+        (
+            json!({"why": "slot is not understood", "partial": true, "seen_at": 1.0}),
+            "the chain is read only in part: slot is not",
+        ),
+    ] {
+        assert!(glance.take_in("totals", trouble(chain)));
+        assert!(text(&glance, &mut view, SCREEN).contains(words), "{words}");
+    }
+    assert!(glance.take_in("totals", trouble(Value::Null)));
+    assert!(!text(&glance, &mut view, SCREEN).contains("the chain"));
     view.lost = Some("connection refused".into());
     let lost = text(&glance, &mut view, SCREEN);
     assert!(lost.contains("no connection: connection refused; trying again") && lost.contains("phone-3"), "{lost}");
@@ -228,7 +245,18 @@ fn cost_and_advice_have_a_line_each_where_something_is_known() {
     assert!(glance.take_in("advice", advice));
     let shown = text(&glance, &mut View::default(), SCREEN);
     assert!(shown.contains("cost      8.00 ACU a day, 7.90 in the last 24 h, 0.210 per million tokens"), "{shown}");
-    assert!(shown.contains("wanted    b 5 phones, 3 there · a 1 phone, 4 there\n"), "{shown}");
+    assert!(
+        shown.contains("wanted    b 5 phones, 3 there, none serving · a 1 phone, 4 there, none serving\n"),
+        "{shown}"
+    );
+    let serving =
+        |id: u64, takes_work| json!({"id": id, "name": format!("s-{id}"), "models": ["a"], "takes_work": takes_work});
+    let one = json!({"replicas": [serving(91, true), serving(92, false)]});
+    assert!(glance.take_in("delta", one));
+    assert!(text(&glance, &mut View::default(), SCREEN).contains("a 1 phone, 4 there, 1 serving\n"));
+    let all: Vec<_> = (91..=94).map(|id| serving(id, true)).collect();
+    assert!(glance.take_in("delta", json!({ "replicas": all })));
+    assert!(text(&glance, &mut View::default(), SCREEN).contains("a 1 phone, 4 there\n"));
     assert!(glance.take_in("cost", json!({"per_day": null, "per_million_tokens": {}})));
     assert!(!text(&glance, &mut View::default(), SCREEN).contains("ACU"));
 }

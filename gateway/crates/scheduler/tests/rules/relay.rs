@@ -4,7 +4,7 @@ use scheduler::{
     ChangeReason, Event, Left, ModelId, Outcome, RelayId, ReplicaId, ReplicaSpec, ReplicaState, Report, ShedReason,
 };
 
-use crate::rig::{CONNECT, Rig, STATUS, config, request, seconds, spec};
+use crate::rig::{CERTIFICATE, CONNECT, Rig, STATUS, config, request, seconds, spec};
 
 /// Three replicas of one slot behind one relay.
 fn behind_one_relay(replicas: u32) -> Rig {
@@ -64,6 +64,66 @@ fn when_half_of_a_relay_fails_the_other_half_is_asked() {
     rig.report(4, Report::Ready);
     assert_eq!(rig.state(3), ReplicaState::Ready);
     assert_eq!(rig.view(1).why, ChangeReason::HardFailure);
+}
+
+#[test]
+fn engines_that_die_at_once_are_no_outage_of_their_relay() {
+    let mut rig = behind_one_relay(4);
+    for id in [1, 2, 3, 4, 1, 2, 3, 4] {
+        rig.report(id, Report::Closed);
+    }
+    assert!(rig.core.snapshot(rig.now).relays_down.is_empty());
+    assert!((1..=4).all(|id| (rig.state(id), rig.view(id).why) == (ReplicaState::Out, ChangeReason::HardFailure)));
+}
+
+#[test]
+fn a_certificate_that_is_refused_blames_no_relay_and_costs_a_request_no_attempt() {
+    let mut rig = behind_one_relay(3);
+    let (request, mut attempt, _) = rig.place(request());
+    for _ in 0..2 {
+        rig.end(attempt, CERTIFICATE);
+        attempt = rig.dispatched(request).expect("another replica is free").0;
+    }
+    rig.end(attempt, CERTIFICATE);
+    (1..=3).for_each(|id| rig.report(id, Report::Closed));
+    assert!(rig.core.snapshot(rig.now).relays_down.is_empty());
+    assert!((1..=3).all(|id| rig.view(id).why == ChangeReason::HardFailure));
+}
+
+#[test]
+fn a_relay_that_is_down_before_anybody_is_reached_is_found_and_holds_all_until_it_is_back() {
+    let mut rig = Rig::new(config());
+    (1..=3).for_each(|replica| rig.tell(Event::ReplicaUp { replica: ReplicaId(replica), spec: spec(1) }));
+    (1..=2).for_each(|id| rig.report(id, Report::Unreachable));
+    assert!(rig.core.snapshot(rig.now).relays_down.is_empty(), "one of them may still be reached");
+    rig.report(3, Report::Unreachable);
+    assert_eq!(rig.core.snapshot(rig.now).relays_down, [RelayId(1)]);
+    assert!((1..=3).all(|id| (rig.state(id), rig.view(id).why) == (ReplicaState::Out, ChangeReason::RelayDown)));
+    rig.tell(Event::ReplicaUp { replica: ReplicaId(4), spec: spec(1) });
+    (0..2).for_each(|_| rig.report(4, Report::Unreachable));
+    assert_eq!(rig.view(4).why, ChangeReason::RelayDown, "one that joins meanwhile is held as well");
+
+    rig.heard();
+    rig.report(2, Report::Ready);
+    assert_eq!(rig.state(2), ReplicaState::Ready, "it owes nothing");
+    assert!(rig.core.snapshot(rig.now).relays_down.is_empty());
+    assert_eq!(rig.probes(), [1, 3, 4]);
+}
+
+#[test]
+fn a_relay_that_is_back_without_a_phone_is_not_blamed_for_it_any_more() {
+    let mut rig = behind_one_relay(3);
+    (1..=3).for_each(|id| rig.report(id, Report::Unreachable));
+    assert_eq!(rig.view(1).why, ChangeReason::RelayDown);
+    rig.heard();
+    rig.report(1, Report::NotThere);
+    assert!(rig.core.snapshot(rig.now).relays_down.is_empty(), "it answers");
+    assert_eq!(rig.view(1).why, ChangeReason::HardFailure);
+    assert_eq!(rig.probes(), [3], "the second is being asked already");
+    rig.report(2, Report::Closed);
+    assert_eq!(rig.view(2).why, ChangeReason::HardFailure);
+    rig.report(2, Report::Ready);
+    assert_eq!(rig.state(2), ReplicaState::Ready, "it was held: no probation");
 }
 
 #[test]

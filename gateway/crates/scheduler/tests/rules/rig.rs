@@ -10,6 +10,7 @@ use scheduler::{
 
 pub const MODEL: ModelId = ModelId(1);
 pub const CONNECT: Outcome = Outcome::Hard(HardFailure::Connect);
+pub const CERTIFICATE: Outcome = Outcome::Hard(HardFailure::Certificate);
 pub const RESET: Outcome = Outcome::Hard(HardFailure::Reset);
 pub const STATUS: Outcome = Outcome::Soft(SoftFailure::Status);
 

@@ -32,7 +32,7 @@ pub struct Shadow {
     losers: BTreeSet<AttemptId>,
     pub replicas: BTreeMap<ReplicaId, Replica>,
     /// Some relay was held: an attempt that got nowhere may have been its fault, and may be made again.
-    relay_was_held: bool,
+    pub relay_was_held: bool,
     /// Sent again to a replica whose relay had swallowed the first attempt.
     pub refunded: u64,
     /// Attempts that were broken off since the world last looked.

@@ -206,7 +206,13 @@ pub fn run(seed: u64) -> Trace {
         simulation.world.add(&mut simulation.agenda);
     }
     simulation.agenda.after(Duration::ZERO, Happening::Operate);
-    while simulation.world.left > 0 && simulation.step() {}
+    while simulation.world.left > 0 && simulation.step() {
+        // No word comes of it where all that it has are out, or drained, already.
+        if !simulation.world.shadow.relay_was_held {
+            let snapshot = simulation.scheduler.snapshot(simulation.agenda.now());
+            simulation.world.shadow.relay_was_held = !snapshot.relays_down.is_empty();
+        }
+    }
     heal_and_finish(&mut simulation);
     let shadow = &simulation.world.shadow;
     let trace = &mut simulation.world.trace;
@@ -610,13 +616,19 @@ impl Sweep {
                 Report::Misconfigured,
                 Report::Unproven,
                 Report::Unreachable,
+                Report::NotThere,
+                Report::Closed,
                 Report::Failing,
                 Report::TimedOut,
             ];
             return self.rng.pick(&reports).cloned();
         }
         if !self.connects(replica) {
-            return Some(if self.rng.chance(0.95) { Report::Unreachable } else { Report::TimedOut });
+            let (of_relay, of_phone) = ([Report::Unreachable, Report::NotThere], [Report::NotThere, Report::Closed]);
+            let by_itself = nature == Nature::Gone && self.rng.chance(0.5);
+            let reports = if by_itself { of_phone } else { of_relay };
+            let report = reports[usize::from(self.rng.chance(0.1))].clone();
+            return Some(if self.rng.chance(0.95) { report } else { Report::TimedOut });
         }
         Some(match nature {
             Nature::Good | Nature::Gone => Report::Ready,
