@@ -1,7 +1,8 @@
 //! What really comes of so many phones: the mean over several draws, none of which is the one that was measured.
 //!
-//! A draw is other phones of the same kinds, with other absences, and other requests at the same rates: all that advice can know
-//! about is what these have in common. One draw alone says as much about itself as about the number of phones.
+//! A draw is other requests at the same rates and other absences, on the phones that were measured and, where there are to be more,
+//! others of the same kinds: all that advice can know about is what draws have in common. One alone says as much about itself as
+//! about the number of phones.
 
 use simulation::advice::{Objectives, Outcome, Trial};
 
@@ -62,7 +63,7 @@ impl Truth {
         Self { trial, model, draws, tried: Vec::new() }
     }
 
-    /// True if this is the truth about the same work with the same kinds of phones.
+    /// True if this is the truth about the same work with the same phones.
     pub(super) fn is_of(&self, trial: &Trial, model: u32) -> bool {
         self.model == model && self.trial.is_like(trial)
     }

@@ -38,11 +38,11 @@ pub(crate) struct Advise {
     pub(crate) window: Option<f64>,
 
     /// Requests of the stretch that is played again.
-    #[arg(long, value_name = "N", default_value_t = 3000)]
+    #[arg(long, value_name = "N", default_value_t = 6000)]
     pub(crate) requests: usize,
 
     /// Plays at most.
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) plays: u32,
 
     /// Other draws of the scenario that judge what is advised.

@@ -56,6 +56,7 @@ pub use crate::{
     prefix::Prefix,
     scheduler::Scheduler,
     snapshot::*,
+    speed::Pace,
     time::Timestamp,
     usage::{Asked, Fate, Lives, Measured, Slowdown, Span, Usage},
 };

@@ -2,7 +2,13 @@
 //!
 //! What the rates are learned from, and how, is in `learning`; here they are together, as the ranks and the views need them.
 
-use crate::{event::Rates, learning::Rate, time::Timestamp};
+use std::collections::BTreeMap;
+
+use crate::{
+    event::Rates,
+    learning::{Done, History, Rate},
+    time::Timestamp,
+};
 
 /// Weight of a new sample once there are a few: the last ten or so count.
 const WEIGHT: f64 = 0.2;
@@ -13,6 +19,32 @@ const TYPICAL_PROMPT: f64 = 1000.0;
 const TYPICAL_ANSWER: f64 = 200.0;
 /// Phones read this many times faster than they write; stands in for a rate that was not measured yet.
 const PREFILL_PER_DECODE: f64 = 10.0;
+
+/// Work of fewer seconds says nothing about a span of minutes.
+const LEAST_SECONDS: f64 = 2.0;
+
+/// How fast a replica was when, as a share of its mean: from `start` on, each for as long. At least one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pace {
+    /// When the first of them begins.
+    pub start: Timestamp,
+    /// The shares, one after the other.
+    pub shares: Vec<f32>,
+}
+
+impl Pace {
+    /// How long each of them lasts, in seconds.
+    pub const SECONDS: f64 = History::SECONDS;
+
+    /// The share at a moment. What was before is taken to have been like what came after, again and again.
+    pub fn at(&self, when: Timestamp) -> f64 {
+        let count = self.shares.len().max(1) as i64;
+        let after = when.since(self.start).as_secs_f64() - self.start.since(when).as_secs_f64();
+        let spans = (after / Self::SECONDS).floor() as i64;
+        let at = if spans < 0 { spans.rem_euclid(count) } else { spans.min(count - 1) };
+        self.shares.get(at as usize).map_or(1.0, |share| f64::from(*share))
+    }
+}
 
 /// A mean of logarithms that forgets: for lengths of time, which differ by factors.
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,10 +98,32 @@ impl Speeds {
         (self.prefill.at(now, typical.0), self.decode.at(now, typical.1))
     }
 
-    /// The same in the mean of the last hour.
+    /// The same in the mean of the last two hours.
     pub(crate) fn mean(&self, now: Timestamp, typical: (f64, f64)) -> (f64, f64) {
         let at = self.at(now, typical);
         (self.prefill.mean(now).unwrap_or(at.0), self.decode.mean(now).unwrap_or(at.1))
+    }
+
+    /// How fast it was when, reading and writing together: in a span without work as in the one before. `None` until it was measured.
+    pub(crate) fn pace(&self, now: Timestamp) -> Option<Pace> {
+        let mut spans: BTreeMap<u64, Done> = BTreeMap::new();
+        for rate in [&self.prefill, &self.decode] {
+            let Some(mean) = rate.mean(now) else { continue };
+            for (span, done) in rate.done().spans(now) {
+                let sum = spans.entry(span).or_default();
+                *sum = sum.and(Done { work: done.work / mean, seconds: done.seconds });
+            }
+        }
+        spans.retain(|_, done| done.seconds >= LEAST_SECONDS);
+        let (first, last) = (*spans.first_key_value()?.0, *spans.last_key_value()?.0);
+        let mut share = 1.0;
+        let shares = (first..=last).map(|span| {
+            if let Some(done) = spans.get(&span) {
+                share = (done.work / done.seconds) as f32;
+            }
+            share
+        });
+        Some(Pace { start: History::begins(first), shares: shares.collect() })
     }
 
     /// Typical requests per second on an idle replica as measured: one number to compare replicas by. `None` until then.
@@ -104,6 +158,31 @@ mod tests {
     fn a_replica_that_only_ever_read_can_still_be_compared() {
         assert!(overall(Some(1000.0), None) > overall(Some(250.0), Some(25.0)));
         assert_eq!(overall(None, None), None);
+    }
+
+    #[test]
+    fn hot_minutes_are_seen_where_they_were() {
+        let mut speeds = Speeds::new(None);
+        let at = |seconds: f64| Timestamp((seconds * 1e9) as u64);
+        assert_eq!(speeds.pace(at(1.0)), None);
+        for minute in 1..=60 {
+            let share = if (21..=40).contains(&minute) { 0.5 } else { 1.0 };
+            let now = at(60.0 * f64::from(minute));
+            speeds.prefill.observe(100.0 * share * 10.0, 10.0, 10.0, now);
+            speeds.decode.observe(20.0 * share * 20.0, 20.0, 20.0, now);
+        }
+        let pace = speeds.pace(at(3600.0)).expect("it was measured");
+        let cool = pace.at(at(600.0));
+        assert!((pace.at(at(1800.0)) / cool - 0.5).abs() < 0.01, "{pace:?}");
+        assert!((pace.at(at(3500.0)) / cool - 1.0).abs() < 0.01, "{pace:?}");
+        assert!((cool * speeds.mean(at(3600.0), (1.0, 1.0)).0 - 100.0).abs() < 1.0, "{pace:?}");
+        // Before it was measured, and after.
+        assert_eq!(pace.at(at(9000.0)), pace.at(at(3599.0)));
+        let later = Pace { start: at(600.0), shares: vec![0.5, 1.0] };
+        assert_eq!(
+            [0.0, 130.0, 250.0, 370.0, 590.0, 610.0].map(|when| later.at(at(when))),
+            [1.0, 0.5, 1.0, 0.5, 1.0, 0.5]
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::{
     replica::Standing,
     request::Request,
     scheduler::Scheduler,
+    speed::Pace,
     time::Timestamp,
 };
 
@@ -91,19 +92,23 @@ pub struct Lives {
     pub down_s: f64,
     /// How often one went away without having been told to.
     pub deaths: f64,
+    /// How often one that had gone away served again.
+    pub returns: f64,
 }
 
 impl Lives {
     /// The newest two hundred deaths say enough, and those of last month nothing.
     pub(crate) fn forget(&mut self) {
         if self.deaths >= 200.0 {
-            (self.up_s, self.down_s, self.deaths) = (self.up_s / 2.0, self.down_s / 2.0, self.deaths / 2.0);
+            for value in [&mut self.up_s, &mut self.down_s, &mut self.deaths, &mut self.returns] {
+                *value /= 2.0;
+            }
         }
     }
 }
 
 /// A replica, as far as capacity goes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     /// Which.
     pub replica: ReplicaId,
@@ -113,11 +118,13 @@ pub struct Measured {
     pub away: bool,
     /// Slots it has.
     pub slots: u16,
-    /// Tokens per second of one request alone on an empty context: reading, writing. The mean of the last hour where it was measured,
-    /// else stated or typical.
+    /// Tokens per second of one request alone on an empty context: reading, writing. The mean of the last two hours where it was
+    /// measured, else stated or typical.
     pub rates: Option<(f64, f64)>,
     /// The rates are measured.
     pub measured: bool,
+    /// When it was faster and slower than that, where it was measured.
+    pub pace: Option<Pace>,
     /// What it really finds of what its cache should hold, from 0 to 1.
     pub cache: f64,
     /// Models it serves.
@@ -273,6 +280,7 @@ impl Scheduler {
                 slots: replica.spec.slots,
                 rates: typical.map(|typical| replica.speeds.mean(now, typical)),
                 measured: known,
+                pace: replica.speeds.pace(now),
                 cache: replica.slots.yield_(),
                 models: u16::try_from(replica.spec.models.len()).unwrap_or(u16::MAX),
             })

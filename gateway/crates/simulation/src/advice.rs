@@ -103,7 +103,7 @@ pub struct Effort {
 
 impl Default for Effort {
     fn default() -> Self {
-        Self { requests: 3000, plays: 16 }
+        Self { requests: 6000, plays: 64 }
     }
 }
 
@@ -337,7 +337,7 @@ fn trust(requests: usize) -> Confidence {
 /// Phones that are there; the slowest first.
 fn there(usage: &Usage) -> Vec<Measured> {
     let mut phones: Vec<Measured> =
-        usage.replicas.iter().copied().filter(|phone| phone.is_there() && phone.rates.is_some()).collect();
+        usage.replicas.iter().filter(|phone| phone.is_there() && phone.rates.is_some()).cloned().collect();
     phones.sort_by(|a, b| speed(a).total_cmp(&speed(b)).then(a.replica.cmp(&b.replica)));
     phones
 }
@@ -354,19 +354,20 @@ fn reference(phones: &[Measured]) -> Option<(f64, f64)> {
 /// So many phones, of the kinds that there are, in their proportion.
 fn alike(phones: &[Measured], count: usize) -> Vec<Measured> {
     let at = |number: usize| ((2 * number + 1) * phones.len()) / (2 * count.max(1));
-    (0..count).filter_map(|number| phones.get(at(number))).copied().collect()
+    (0..count).filter_map(|number| phones.get(at(number))).cloned().collect()
 }
 
 /// How long phones last and stay away, in the mean; `None` if none ever went away.
 ///
-/// A dozen absences say how long absences are to a third. Of two mistakes that is the worse which leaves every client short, so
-/// they are taken to be longer by their standard error: that of the mean of so many exponential times.
+/// Those that are still away say how long absences are too: so it is all the time away for each return. A dozen absences say it to
+/// a third. Of two mistakes that is the worse which leaves every client short, so they are taken to be longer by their standard
+/// error: that of the mean of so many exponential times.
 fn churn(usage: &Usage) -> Option<Churn> {
     let lives = &usage.lives;
-    let longer = 1.0 + 1.0 / lives.deaths.max(1.0).sqrt();
+    let returns = lives.returns.max(1.0);
     (lives.deaths > 0.0).then(|| Churn {
         mean_up_s: (lives.up_s / lives.deaths).max(1.0),
-        mean_down_s: (longer * lives.down_s / lives.deaths).max(0.1),
+        mean_down_s: ((1.0 + 1.0 / returns.sqrt()) * lives.down_s / returns).max(0.1),
     })
 }
 

@@ -7,6 +7,7 @@
 //! stand in, and weigh little. An update costs constant time (logarithmic where an order is kept) and reads no clock.
 
 mod decayed;
+mod history;
 mod output;
 mod rate;
 mod reserve;
@@ -19,6 +20,7 @@ mod typical;
 
 pub(crate) use self::{
     decayed::Decayed,
+    history::{Done, History},
     output::{Outputs, USUAL_ANSWER},
     rate::Rate,
     reserve::Reserve,

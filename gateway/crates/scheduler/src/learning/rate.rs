@@ -5,15 +5,14 @@
 //! samples, and keeps out what is none.
 
 use super::{
-    Decayed, positive,
+    history::History,
+    positive,
     trend::{BOUND_WEIGHT, Trend, remaining},
 };
 use crate::time::Timestamp;
 
 /// A prior is worth less than half of a whole sample: it says what such phones do, not what this one does.
 const PRIOR_WORTH: f64 = 0.4;
-/// The time that [`Rate::mean`] looks back on, in seconds.
-const HOUR: f64 = 3600.0;
 /// Where work takes this many times what it takes in the mean, the rest is left out of [`Rate::mean`].
 const STALL: f64 = 3.0;
 /// The least that a sample can weigh.
@@ -29,15 +28,14 @@ pub(crate) struct Rate {
     measured: bool,
     /// At most this fast, said by unfinished attempts before anything was measured or stated.
     ceiling: Option<(f64, Timestamp)>,
-    /// Work, and the seconds that it took, of the last hour.
-    done: Option<[Decayed; 2]>,
+    done: History,
 }
 
 impl Rate {
     /// A rate nobody has measured. A prior that is no rate is none.
     pub(crate) fn new(prior: Option<f64>) -> Self {
         let trend = prior.and_then(logarithm).map(|prior| Trend::new(prior, PRIOR_WORTH, Timestamp::ZERO));
-        Self { trend, measured: false, ceiling: None, done: None }
+        Self { trend, measured: false, ceiling: None, done: History::default() }
     }
 
     /// Measured at least once.
@@ -62,10 +60,15 @@ impl Rate {
         self.trend.filter(|_| self.measured).map(|trend| trend.long_run().exp())
     }
 
-    /// All that it did in the last hour over the time that this took, hot phases and cool ones; of a replica that was measured.
+    /// All that it did in the last two hours over the time that this took, hot phases and cool ones; of a replica that was measured.
     pub(crate) fn mean(&self, now: Timestamp) -> Option<f64> {
-        let [work, seconds] = self.done.as_ref()?;
-        positive(work.sum(now) / seconds.sum(now)).map(bounded)
+        let done = self.done.sum(now);
+        positive(done.work / done.seconds).map(bounded)
+    }
+
+    /// What it did when.
+    pub(crate) const fn done(&self) -> &History {
+        &self.done
     }
 
     /// So much work took so long. `weight` is 1 for a sample of full worth, less for one that is mostly noise.
@@ -76,9 +79,7 @@ impl Rate {
         self.measured = true;
         // A phone that stands still is one that is away, more than one that is slow.
         let most = self.mean(now).map_or(seconds, |mean| STALL * work / mean);
-        let [done, took] = self.done.get_or_insert_with(|| [Decayed::new(HOUR), Decayed::new(HOUR)]);
-        done.add(work, now);
-        took.add(seconds.min(most), now);
+        self.done.add(work, seconds.min(most), now);
         match &mut self.trend {
             Some(trend) => trend.observe(sample, weight, now),
             None => self.trend = Some(Trend::new(sample, weight, now)),

@@ -255,7 +255,10 @@ impl Scheduler {
         let Some(since) = replica.up_since else {
             replica.up_since = serves.then_some(now);
             if let Some(away) = replica.down_since.take_if(|_| serves || gone) {
-                self.note_lives(id, |lives| lives.down_s += now.since(away).as_secs_f64());
+                self.note_lives(id, |lives| {
+                    lives.down_s += now.since(away).as_secs_f64();
+                    lives.returns += f64::from(u8::from(serves));
+                });
             }
             return;
         };

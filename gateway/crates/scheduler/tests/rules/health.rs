@@ -475,3 +475,25 @@ fn impatient_clients_tell_nothing_about_a_replica() {
     }
     assert_eq!(writing.state(1), ReplicaState::Ready, "its answer had begun");
 }
+
+#[test]
+fn absences_count_when_they_end_and_their_time_at_once() {
+    let mut rig = Rig::with_replicas(steady(), 2);
+    // A model without a request has no ledger.
+    rig.serve(Outcome::Success);
+    rig.pass(seconds(100));
+    for id in [1, 2] {
+        rig.report(id, Report::Unreachable);
+        rig.report(id, Report::Unreachable);
+        assert_eq!(rig.state(id), ReplicaState::Out);
+    }
+    rig.pass(seconds(50));
+    rig.report(1, Report::Ready);
+    rig.pass(seconds(1000));
+    let lives = |rig: &Rig| rig.core.usage(3600.0, rig.now)[0].lives;
+    let away = lives(&rig);
+    assert_eq!((away.deaths, away.returns), (2.0, 1.0), "{away:?}");
+    assert!((away.down_s - 1100.0).abs() < 1.0, "{away:?}");
+    rig.tell(Event::ReplicaRemoved { replica: ReplicaId(2) });
+    assert_eq!(lives(&rig).returns, 1.0, "what is removed has not come back");
+}

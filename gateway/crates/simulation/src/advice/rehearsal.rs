@@ -4,9 +4,9 @@
 //! One play is a stretch of what came, and of the absences of phones: it says as much about these as about the number of phones. So
 //! the plays of a number take other stretches, spread evenly over what came, and absences as often as they are.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use scheduler::{Class, Measured, Span, Usage};
+use scheduler::{Class, Measured, Pace, ReplicaId, Span, Timestamp, Usage};
 
 use super::{Backlog, Objectives, churn, trace::Trace, up};
 use crate::{
@@ -32,6 +32,8 @@ const LONGEST_S: f64 = 4.0 * 3600.0;
 const REMEMBERS: f64 = 0.5;
 /// Streams that share a phone get so many times the work done that one does: how fast lines are done is estimated from that.
 const COMPANY: f64 = 1.3;
+/// No absence is longer than so many of mean length.
+const LONG_ABSENCE: f64 = 5.0;
 /// Where successive plays begin: the golden ratio spreads any number of them evenly.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
@@ -107,11 +109,11 @@ impl<'a> Rehearsal<'a> {
         requests.extend(self.trace.lines(offered, number));
         let longest = self.objectives.longest_s();
         let reference = (self.scenario.model.prefill_tokens_per_second, self.scenario.model.decode_tokens_per_second);
-        let phones: Vec<PhoneSpec> = phones.iter().map(|phone| spec(phone, reference)).collect();
         let end_s = until_s + longest + 1.0;
+        let timelines = self.timelines(phones, (from_s, hurry), end_s, number);
+        let phones: Vec<PhoneSpec> = phones.iter().map(|phone| spec(phone, reference)).collect();
         let mut scenario = self.scenario.clone();
         scenario.horizon_s = until_s;
-        let timelines = (0..phones.len()).map(|phone| self.absences(phone, end_s, number)).collect();
         let workload = Arc::new(Workload { phones, timelines, requests, seed: number });
         let served = rehearse(&scenario, &workload, end_s);
         let (came, lines) = served.split_at(lines_from.min(served.len()));
@@ -156,19 +158,58 @@ impl<'a> Rehearsal<'a> {
         COMPANY * (all - self.load * hurry).max(0.1 * all) / self.line_s
     }
 
-    /// When a phone is away in a play. It goes on where it was in the play before; and in each life and absence of mean length, the
-    /// absence is at any time, but is there: drawn freely, it would be missing in many a play, and few plays have to say what
-    /// comes of all.
-    pub(super) fn absences(&self, phone: usize, until_s: f64, number: u64) -> Timeline {
-        let Some(Churn { mean_up_s, mean_down_s }) = self.scenario.churn else { return Timeline::away([]) };
+    /// How fast phones are when: as they were when the stretch that is played came, and away as often as phones are. Where one stands
+    /// for several, the others are as it was at other times.
+    pub(super) fn timelines(
+        &self,
+        phones: &[Measured],
+        (from_s, hurry): (f64, f64),
+        until_s: f64,
+        number: u64,
+    ) -> Vec<Timeline> {
+        let mut copies: BTreeMap<ReplicaId, u64> = BTreeMap::new();
+        let of = |(place, phone): (usize, &Measured)| {
+            let copy = copies.entry(phone.replica).or_default();
+            let late_s = (*copy as f64 * GOLDEN).fract() * self.trace.length_s;
+            *copy += 1;
+            let pace = phone.pace.as_ref().map_or_else(Vec::new, |pace| {
+                let spans = (until_s / Pace::SECONDS).ceil() as u32;
+                let starts = (0..spans).map(|span| f64::from(span) * Pace::SECONDS);
+                starts.map(|start| (start, pace.at(self.moment(from_s + late_s + start * hurry)))).collect()
+            });
+            Timeline::overlaid(&[pace, self.absences(place, until_s, number)])
+        };
+        phones.iter().enumerate().map(of).collect()
+    }
+
+    /// When that was of what comes again and again.
+    fn moment(&self, at_s: f64) -> Timestamp {
+        self.usage.since + Duration::from_secs_f64(at_s.rem_euclid(self.trace.length_s))
+    }
+
+    /// When a phone goes away in a play and comes back. It goes on where it was in the play before; and in each life and absence of
+    /// mean length, an absence begins at any time, but it does, and long ones are as frequent as they are: drawn freely, they would be
+    /// missing in many a play, and few plays have to say what comes of all.
+    pub(super) fn absences(&self, phone: usize, until_s: f64, number: u64) -> Vec<(f64, f64)> {
+        let Some(Churn { mean_up_s, mean_down_s }) = self.scenario.churn else { return Vec::new() };
         let (from_s, period_s) = (number as f64 * until_s, mean_up_s + mean_down_s);
-        let begin = (from_s / period_s).floor() as u64;
+        let begin = ((from_s - LONG_ABSENCE * mean_down_s) / period_s).max(0.0) as u64;
         let end = ((from_s + until_s) / period_s).ceil() as u64;
-        Timeline::away((begin..end).filter_map(|period| {
+        let which = Rng::new(phone as u64, "away").unit();
+        let mut changes: Vec<(f64, f64)> = Vec::new();
+        for period in begin..end {
             let free = Rng::new(period, &format!("phone:{phone}:away")).unit();
-            let away_s = period as f64 * period_s + free * mean_up_s - from_s;
-            (away_s + mean_down_s > 0.0).then_some((away_s.max(0.0), away_s + mean_down_s))
-        }))
+            let goes_s = (period as f64 + free) * period_s - from_s;
+            let long = (which + period as f64 * GOLDEN).fract();
+            let comes_s = goes_s - mean_down_s * (1.0 - long).ln().max(-LONG_ABSENCE);
+            match changes.last_mut() {
+                _ if comes_s <= 0.0 => {}
+                // It is away already.
+                Some((comes, _)) if *comes >= goes_s => *comes = comes.max(comes_s),
+                _ => changes.extend([(goes_s.max(0.0), 0.0), (comes_s, 1.0)]),
+            }
+        }
+        changes
     }
 
     /// When requests of a class came, and whether they met their objective.

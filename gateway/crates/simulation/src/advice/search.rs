@@ -22,8 +22,9 @@ const SOME_SPARE: usize = 64;
 const EXACT: usize = 40;
 /// Plays for the phones of a kind.
 const KIND_PLAYS: u32 = 4;
-/// Plays from which on a share has an error that is known; so many of these errors away from the objective it is clear.
-const FEWEST_PLAYS: usize = 3;
+/// Plays from which on a share has an error that is known; so many of these errors away from the objective it is clear. Fewer would
+/// not do: where most plays are good and one in five is bad, three that are good say little.
+const FEWEST_PLAYS: usize = 6;
 const CLEAR: f64 = 2.0;
 /// No error is smaller: plays are few.
 const LEAST_ERROR: f64 = 0.01;
@@ -110,7 +111,9 @@ impl<'a> Search<'a> {
         let shares = curve.smoothed();
         let does = shares
             .iter()
-            .find(|(phones, shares)| self.met(shares) && (!curve.at_peak || self.holds_at_peak(curve, **phones)))
+            .find(|(phones, shares)| {
+                self.met(&curve.doubted(**phones, shares)) && (!curve.at_peak || self.holds_at_peak(curve, **phones))
+            })
             .map(|(phones, _)| *phones);
         let fails = shares.keys().rev().find(|phones| does.is_none_or(|does| **phones < does)).copied().unwrap_or(0);
         (fails, does)
@@ -165,7 +168,7 @@ impl<'a> Search<'a> {
         let mut curve = Curve::default();
         let (mut at, mut does) = (most, None);
         for _ in 0..KIND_PLAYS {
-            let phones: Vec<Measured> = self.phones.iter().chain(std::iter::repeat_n(phone, at)).copied().collect();
+            let phones: Vec<Measured> = self.phones.iter().chain(std::iter::repeat_n(phone, at)).cloned().collect();
             curve.play(at, |number| self.rehearsal.play(&phones, number, 1.0));
             let (fails, smallest) = self.border(&curve);
             does = smallest;
@@ -203,6 +206,18 @@ impl Curve {
     fn play(&mut self, phones: usize, play: impl FnOnce(u64) -> Score) {
         let scores = self.scores.entry(phones).or_default();
         scores.push(play(scores.len() as u64));
+    }
+
+    /// Shares of a number of phones, less what they may well be too high by: the standard error of its plays. Too few phones are the
+    /// worse mistake.
+    fn doubted(&self, phones: usize, shares: &Shares) -> Shares {
+        let scores = self.scores.get(&phones).map_or(&[][..], Vec::as_slice);
+        let mut doubted = *shares;
+        for (class, share) in Class::ALL.into_iter().zip(&mut doubted) {
+            let error = mean(scores, class).map_or(0.0, |(_, error)| error);
+            *share = share.map(|share| share - error);
+        }
+        doubted
     }
 
     /// The shares in time by number of phones, those of neighbours taken together until more phones are nowhere worse.

@@ -3,7 +3,10 @@
 use scheduler::Class;
 
 use super::*;
-use crate::scenario::{Arrivals, Churn, Length, Scenario};
+use crate::{
+    scenario::{Arrivals, Churn, Length, Scenario, SlowPhase},
+    workload::Timeline,
+};
 
 /// Guards on phones that are alike, and stay.
 const GUARDS: &str = include_str!("../../tests/guards.json");
@@ -219,8 +222,58 @@ fn phones_are_away_in_plays_as_often_as_they_were() {
     let rehearsal = Rehearsal::new(&usage[0], &objectives, &[], (500.0, 40.0), 400);
     let (mut up_s, plays, length_s) = (0.0, 5, 500.0);
     for phone in 0..8 {
-        up_s += (0..plays).map(|play| rehearsal.absences(phone, length_s, play).full_seconds(length_s)).sum::<f64>();
+        up_s += (0..plays)
+            .map(|play| Timeline::overlaid(&[rehearsal.absences(phone, length_s, play)]).full_seconds(length_s))
+            .sum::<f64>();
     }
     let share = up_s / (8.0 * plays as f64 * length_s);
     assert!((share - up(&usage[0])).abs() < 0.05, "{share} and {}", up(&usage[0]));
+}
+
+#[test]
+fn absences_in_plays_lie_apart_and_some_are_long() {
+    let scenario = guards(|scenario| {
+        scenario.churn = Some(Churn { mean_up_s: 100.0, mean_down_s: 100.0 });
+        scenario.horizon_s = 2000.0;
+    });
+    let (usage, _) = crate::play::Run::new(&scenario, 0).measure(2000.0, 1000.0);
+    let objectives = Objectives::default();
+    let rehearsal = Rehearsal::new(&usage[0], &objectives, &[], (500.0, 40.0), 400);
+    let mean_s = churn(&usage[0]).map_or(0.0, |churn| churn.mean_down_s);
+    let mut longest = 0.0_f64;
+    for (phone, play) in (0..8).flat_map(|phone| (0..5).map(move |play| (phone, play))) {
+        let changes = rehearsal.absences(phone, 2000.0, play);
+        assert!(changes.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 != pair[1].1), "{changes:?}");
+        assert!(changes.first().is_none_or(|(at, factor)| *at >= 0.0 && *factor == 0.0), "{changes:?}");
+        longest = changes.chunks(2).map(|absence| absence[1].0 - absence[0].0).fold(longest, f64::max);
+    }
+    assert!((2.5 * mean_s..20.0 * mean_s).contains(&longest), "{longest} of {mean_s} in the mean");
+}
+
+#[test]
+fn phones_are_hot_in_plays_when_they_were() {
+    let scenario = guards(|scenario| {
+        scenario.slow_phases = vec![SlowPhase { mean_normal_s: 900.0, mean_slow_s: 900.0, factor: 0.4 }];
+        scenario.horizon_s = 7000.0;
+    });
+    let run = crate::play::Run::new(&scenario, 0);
+    let (usage, _) = run.measure(7000.0, 6000.0);
+    let objectives = Objectives::default();
+    let rehearsal = Rehearsal::new(&usage[0], &objectives, &[], (500.0, 40.0), 400);
+    let phones = there(&usage[0]);
+    let played = rehearsal.timelines(&phones, (0.0, 1.0), 6000.0, 0);
+    let factor = |timeline: &Timeline, at: f64| {
+        timeline.phases().iter().find(|phase| (phase.start..phase.end).contains(&at)).map_or(0.0, |phase| phase.factor)
+    };
+    let since = usage[0].since.since(scheduler::Timestamp::ZERO).as_secs_f64();
+    let (mut alike, mut all) = (0, 0);
+    for (phone, played) in phones.iter().zip(&played) {
+        let was = &run.workload.timelines[phone.replica.0 as usize];
+        for at in (0..).map(|span| 60.0 + 120.0 * f64::from(span)).take_while(|at| since + at < 7000.0) {
+            // Hot, or cool: half of the time each.
+            alike += u32::from((factor(was, since + at) < 0.7) == (factor(played, at) < 0.9));
+            all += 1;
+        }
+    }
+    assert!(f64::from(alike) > 0.85 * f64::from(all), "{alike} of {all} moments");
 }

@@ -8,7 +8,7 @@ use super::{Advice, Backlog, Effort, Objectives, Outcome, Question, advise};
 use crate::{
     play::{Progress, Run, serve},
     scenario::{Arrivals, Scenario},
-    workload::{Timeline, Workload},
+    workload::{PhoneSpec, Timeline, Workload},
 };
 
 /// A scenario, as one run of it draws it, and what is promised.
@@ -17,6 +17,8 @@ pub struct Trial {
     scenario: Scenario,
     run: u64,
     objectives: Objectives,
+    /// The phones that were measured, and stay when others come.
+    own: Arc<[PhoneSpec]>,
 }
 
 /// What was measured of one model, and what was advised.
@@ -31,7 +33,7 @@ pub struct Advised {
 impl Trial {
     /// Classes of urgency batch that come all at once are batches, and their objective is their deadline, from their arrival.
     pub fn new(scenario: &Scenario, run: u64, objectives: Objectives) -> Self {
-        Self { scenario: scenario.clone(), run, objectives }
+        Self { scenario: scenario.clone(), run, objectives, own: Arc::new([]) }
     }
 
     /// The scenario's name.
@@ -44,7 +46,8 @@ impl Trial {
         self.run
     }
 
-    /// The same as another run of it draws it: phones of the same kinds, and other requests, absences and speeds.
+    /// The same as another run of it draws it: other requests and absences, and other phones of the same kinds beside those that
+    /// were measured.
     #[must_use]
     pub fn in_run(&self, run: u64) -> Self {
         Self { run, ..self.clone() }
@@ -55,9 +58,9 @@ impl Trial {
         (self.scenario.horizon_s, self.scenario.warmup_s)
     }
 
-    /// True if it is the same work on the same kinds of phones, whatever the run.
+    /// True if it is the same work on the same phones, whatever the run.
     pub fn is_like(&self, other: &Self) -> bool {
-        self.scenario == other.scenario && self.objectives == other.objectives
+        self.scenario == other.scenario && self.objectives == other.objectives && self.own == other.own
     }
 
     /// The models of the scenario, by number.
@@ -79,12 +82,14 @@ impl Trial {
         Self { scenario: self.scenario.with_phones(model, phones), ..self.clone() }
     }
 
-    /// What is advised after so many seconds, from what was measured in the last `window_s`; and the same work, with what was left
-    /// of batches by then.
+    /// What is advised after so many seconds, from what was measured in the last `window_s`; and the same work on the phones that
+    /// were measured, with what was left of batches by then. Requests come until then.
     pub fn advise(&self, at_s: f64, window_s: f64, effort: Effort) -> (Vec<Advised>, Self) {
-        let run = Run::new(&self.scenario, self.run);
+        let mut longer = self.scenario.clone();
+        longer.horizon_s = longer.horizon_s.max(at_s);
+        let run = Run::new(&longer, self.run);
         let (usage, served) = run.measure(at_s, window_s);
-        let mut rest = self.clone();
+        let mut rest = Self { own: run.workload.phones.clone().into(), ..self.clone() };
         let mut backlogs: Vec<(u32, Backlog)> = Vec::new();
         for (index, class) in rest.scenario.classes.iter_mut().enumerate().filter(|(_, class)| is_batch(class)) {
             let Arrivals::Closed { at, .. } = class.arrivals else { continue };
@@ -104,9 +109,16 @@ impl Trial {
         (usage.iter().map(of).collect(), rest)
     }
 
-    /// What the run draws, but that its phones have come and gone for long.
+    /// What the run draws, but that its phones have come and gone for long, and those of each kind that were measured are among
+    /// them.
     fn settled(&self) -> Arc<Workload> {
         let mut workload = Workload::draw(&self.scenario, self.run);
+        let mut own = self.own.to_vec();
+        for phone in &mut workload.phones {
+            if let Some(at) = own.iter().position(|own| own.class == phone.class) {
+                *phone = own.remove(at);
+            }
+        }
         let until_s = SETTLES + self.scenario.until_s();
         for (phone, timeline) in workload.timelines.iter_mut().enumerate() {
             *timeline = Timeline::draw(&self.scenario, phone, until_s, workload.seed).from(SETTLES);

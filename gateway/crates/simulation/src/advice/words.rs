@@ -115,7 +115,7 @@ fn loads(question: &Question<'_>, advice: &Advice, said: &mut Vec<String>) {
         said.push(format!(
             "Phones were away {} of the time, {} at a stretch; {} is in the number, as {:.0} times may say too little.",
             percent(away),
-            seconds(lives.down_s / lives.deaths),
+            seconds(lives.down_s / lives.returns.max(1.0)),
             percent(1.0 - up(question.usage)),
             lives.deaths,
         ));

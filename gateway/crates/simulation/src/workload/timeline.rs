@@ -39,8 +39,8 @@ impl Timeline {
         Self::overlaid(&processes.collect::<Vec<_>>())
     }
 
-    /// The product of independent processes, each the times at which its factor changes.
-    fn overlaid(processes: &[Vec<(f64, f64)>]) -> Self {
+    /// The product of independent processes, each the times at which its factor changes, and what it is from there on; before, it is 1.
+    pub fn overlaid(processes: &[Vec<(f64, f64)>]) -> Self {
         let numbered = processes.iter().enumerate();
         let mut cuts: Vec<(f64, usize, f64)> = numbered
             .flat_map(|(index, changes)| changes.iter().map(move |(time, factor)| (*time, index, *factor)))
@@ -57,19 +57,6 @@ impl Timeline {
             start = end;
         }
         phases.push(Phase { start, end: f64::INFINITY, factor: factors.iter().product() });
-        Self(phases)
-    }
-
-    /// One of a phone that is away between these times, which lie in order and apart.
-    pub fn away(absences: impl IntoIterator<Item = (f64, f64)>) -> Self {
-        let mut phases = Vec::new();
-        let mut start = 0.0;
-        for (goes, comes) in absences {
-            phases.push(Phase { start, end: goes, factor: 1.0 });
-            phases.push(Phase { start: goes, end: comes, factor: 0.0 });
-            start = comes;
-        }
-        phases.push(Phase { start, end: f64::INFINITY, factor: 1.0 });
         Self(phases)
     }
 
