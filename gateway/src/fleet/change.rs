@@ -276,7 +276,7 @@ impl Fleet {
         }
         let mut stated = amendment.applied(&replica.stated)?;
         if !is_stated_by_operator(replica.source) {
-            stated.hold(&amendment);
+            stated.hold(&amendment, &replica.stated);
         }
         let renamed = amendment.name.as_deref().is_some_and(|name| *name != *replica.label);
         if stated == replica.stated && !renamed {

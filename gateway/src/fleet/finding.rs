@@ -153,7 +153,9 @@ fn rule(breach: Breach) -> &'static str {
         Breach::UnknownIssuer => {
             "one of this system or of pool.ca_file must have; add its authority to pool.ca_file, or check the address"
         }
-        Breach::Form => "it must be whole, and signed as it says; make it anew, or check the address",
+        Breach::Form => {
+            "it must be whole, and signed by the authority that it names; make it anew, or, if that authority was, put the new one into pool.ca_file"
+        }
     }
 }
 
@@ -245,7 +247,7 @@ mod tests {
             (CertificateError::NotValidYet, "not valid yet: it must be valid"),
             (CertificateError::NotValidForName, "another host's: it must name the host"),
             (CertificateError::UnknownIssuer, "pool.ca_file"),
-            (CertificateError::BadSignature, "signed as it says"),
+            (CertificateError::BadSignature, "if that authority was, put the new one into pool.ca_file"),
         ];
         for (error, rule) in rules {
             let finding = refused(error);

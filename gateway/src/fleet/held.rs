@@ -30,9 +30,15 @@ impl Stated {
         self.held = stated.map(|(name, _)| name.to_owned()).collect();
     }
 
-    /// What an operator has just stated is his, and what he took back no longer is.
-    pub(super) fn hold(&mut self, amendment: &Amendment) {
+    /// What an operator has just stated is his, and what he took back no longer is. Labels are one field: his with whatever he changed
+    /// in them, and not for a name that he takes away and nobody has.
+    pub(super) fn hold(&mut self, amendment: &Amendment, before: &Self) {
         for (name, stated) in amendment.fields() {
+            let stated = match stated {
+                Some(_) if name == "labels" && self.labels.is_empty() => Some(false),
+                Some(_) if name == "labels" && amendment.only_takes_labels() && self.labels == before.labels => None,
+                stated => stated,
+            };
             match stated {
                 Some(true) => drop(self.held.insert(name.to_owned())),
                 Some(false) => drop(self.held.remove(name)),
@@ -63,6 +69,11 @@ impl Amendment {
         ]
     }
 
+    /// Whether it takes labels away, by name, and sets none.
+    fn only_takes_labels(&self) -> bool {
+        matches!(&self.labels, Some(LabelChange::Some(some)) if some.values().all(Option::is_none))
+    }
+
     /// What is left of it where these fields are an operator's.
     pub(super) fn without(self, held: &BTreeSet<String>) -> Self {
         fn free<T>(held: &BTreeSet<String>, name: &str, value: Option<T>) -> Option<T> {
@@ -82,5 +93,37 @@ impl Amendment {
             prefill_rate: free(held, "prefill_rate", self.prefill_rate),
             decode_rate: free(held, "decode_rate", self.decode_rate),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(names: &[(&str, Option<&str>)]) -> Amendment {
+        let some = names.iter().map(|(name, value)| ((*name).to_owned(), value.map(str::to_owned)));
+        Amendment { labels: Some(LabelChange::Some(some.collect())), ..Amendment::default() }
+    }
+
+    /// Of a phone that says that it is in room 1: its labels then, and whether they are the operator's.
+    fn changed(changes: &[Amendment]) -> (usize, bool) {
+        let mut stated = Stated::default();
+        stated.labels.insert("room".into(), "1".into());
+        for change in changes {
+            let before = stated.clone();
+            change.apply(&mut stated);
+            stated.hold(change, &before);
+        }
+        (stated.labels.len(), stated.held.contains("labels"))
+    }
+
+    #[test]
+    fn labels_are_an_operators_while_there_are_any_that_he_has_changed() {
+        let (set, take) = (labels(&[("owner", Some("ann"))]), labels(&[("owner", None)]));
+        assert_eq!(changed(std::slice::from_ref(&set)), (2, true));
+        assert_eq!(changed(&[labels(&[("room", Some("1"))])]), (1, true), "he says what the phone says");
+        assert_eq!(changed(std::slice::from_ref(&take)), (1, false), "nobody has it: nothing is stated");
+        assert_eq!(changed(&[set.clone(), take.clone()]), (1, true), "what is left he has seen, and left so");
+        assert_eq!(changed(&[set, take, labels(&[("room", None)])]), (0, false), "as with `null` for all of them");
     }
 }
