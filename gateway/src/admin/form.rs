@@ -272,7 +272,8 @@ impl StatedForm {
             dialect: self.dialect.map(|dialect| dialect.map(|name| read_dialect(&name)).transpose()).transpose()?,
             labels: self.labels.map(|labels| all_labels(labels.unwrap_or_default())).transpose()?,
             expires_at: self.expires_at,
-            cost_acu_per_day: self.cost_acu_per_day,
+            // Nothing is shown as -0.
+            cost_acu_per_day: self.cost_acu_per_day.map(|cost| cost.map(f64::abs)),
             claimed_cost_acu_per_day: None,
             prefill_rate: self.prefill_rate,
             decode_rate: self.decode_rate,
@@ -416,6 +417,12 @@ mod tests {
         assert_eq!(amendment.context_tokens, Some(Some(4096)));
         assert_eq!(amendment.labels, Some(LabelChange::All(BTreeMap::new())));
         assert_eq!(amendment.expires_at, None);
+    }
+
+    #[test]
+    fn a_price_of_nothing_has_no_sign() {
+        let cost = amend(r#"{"cost_acu_per_day": -0.0}"#).unwrap().cost_acu_per_day.flatten().unwrap();
+        assert!(cost == 0.0 && cost.is_sign_positive());
     }
 
     #[test]

@@ -119,13 +119,13 @@ struct StatedArgs {
     #[arg(long, value_name = "TIME", value_parser = moment)]
     expires_at: Option<u64>,
     /// What it costs
-    #[arg(long, value_name = "ACU")]
+    #[arg(long, value_name = "ACU", value_parser = finite)]
     cost_acu_per_day: Option<f64>,
     /// Prompt tokens a second that it reads; believed until it is measured
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = finite)]
     prefill_rate: Option<f64>,
     /// Answer tokens a second that it writes; believed until it is measured
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = finite)]
     decode_rate: Option<f64>,
 }
 
@@ -187,7 +187,7 @@ struct DrainArgs {
     /// Number, name or URL
     replica: String,
     /// Cancel after so many seconds what still runs; it fails over if its client has seen nothing yet
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = finite)]
     deadline: Option<f64>,
     /// Wait until nothing runs there any more
     #[arg(long)]
@@ -259,6 +259,16 @@ struct ImportArgs {
     file: PathBuf,
     #[command(flatten)]
     common: Common,
+}
+
+/// What [`finite`] does not take.
+#[derive(Debug, thiserror::Error)]
+#[error("must be a number")]
+struct NoNumber;
+
+/// A number. JSON has no other ones: `nan` would be sent as `null`, which takes a statement back.
+fn finite(text: &str) -> Result<f64, NoNumber> {
+    text.parse().ok().filter(|number: &f64| number.is_finite()).ok_or(NoNumber)
 }
 
 /// `NAME` or `NAME=VALUE`.
@@ -641,6 +651,17 @@ mod tests {
 
     fn parse(words: &[&str]) -> Result<ReplicasCommand, clap::Error> {
         Shell::try_parse_from([&["replicas"], words].concat()).map(|shell| shell.replicas.command)
+    }
+
+    #[test]
+    fn what_json_can_not_say_is_no_number() {
+        for flag in ["--cost-acu-per-day", "--prefill-rate", "--decode-rate"] {
+            assert!(parse(&["patch", "abc", flag, "0.5"]).is_ok(), "{flag}");
+            for text in ["nan", "inf", "-inf", "1e999", "x"] {
+                assert!(parse(&["patch", "abc", &format!("{flag}={text}")]).is_err(), "{flag} {text}");
+            }
+        }
+        assert!(parse(&["drain", "abc", "--deadline", "inf"]).is_err(), "it would be none at all");
     }
 
     const REPLICA: &str = r#"{"id":3,"name":"abc","url":"https://abc.acu.run","state":"ready","state_for_s":3725.5,
