@@ -4,6 +4,7 @@
 //! draws of it are served with the number that is advised, and with others around it, to find the smallest number that meets
 //! every objective in the mean.
 
+mod erlang;
 mod truth;
 
 use self::truth::{Judged, Truth};
@@ -111,6 +112,8 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], act: impl Fn(&T) -> R + Sync) -> V
 /// What was advised, and the truth about it.
 struct Row {
     advised: Advised,
+    /// What a formula would have advised, and what comes of that.
+    formula: (Option<usize>, Option<Judged>),
     /// The smallest number that meets every objective.
     smallest: Option<usize>,
     /// With what is advised, with one fewer, and with fewer by what counts as too many.
@@ -125,8 +128,16 @@ fn allowed_above(phones: usize) -> usize {
 
 fn header() -> String {
     format!(
-        "{:22} {:>4} {:>5} {:>5} {:>6} {:>8}  {:30} {:30}",
-        "scenario", "seed", "model", "had", "wanted", "smallest", "in time with wanted, of 100", "with one fewer",
+        "{:22} {:>4} {:>5} {:>5} {:>6} {:>8} {:>6}  {:30} {:30}",
+        "scenario",
+        "seed",
+        "model",
+        "had",
+        "wanted",
+        "smallest",
+        "Erlang",
+        "in time with wanted, of 100",
+        "with one fewer",
     )
 }
 
@@ -137,14 +148,17 @@ fn summary(rows: &[Row], draws: u16) -> String {
     format!(
         "\nright: {} of {}; short: {}; too many: {}. {fewer} of {with_number} need what is advised: with one phone or {:.0} % fewer an \
          objective is missed.\nright: in time within {:.0} points of each objective, in the mean over {draws} other draws (beside it its \
-         standard error), and no more than one phone or {:.0} % above the smallest number that meets all of them.\n",
+         standard error), and no more than one phone or {:.0} % above the smallest number that meets all of them.\nErlang's formula would be right in {}, short \
+         in {}.\n",
         count(&Row::is_right),
         rows.len(),
         count(&Row::is_short),
-        count(&Row::is_too_many),
+        count(&|row| row.is_too_many(row.advised.advice.wanted)),
         100.0 * ABOVE,
         100.0 * SHORT,
         100.0 * ABOVE,
+        count(&|row| !row.misses(row.formula) && !row.is_too_many(row.formula.0)),
+        count(&|row| row.misses(row.formula)),
     )
 }
 
@@ -167,43 +181,51 @@ impl Row {
                 });
             }
         }
-        Self { tried: truth.tried.clone(), advised, smallest, outcomes }
+        let formula = erlang::wanted(&advised.advice, advised.rest.up());
+        let formula = (formula, formula.map(|phones| truth.of(phones)));
+        Self { tried: truth.tried.clone(), advised, formula, smallest, outcomes }
     }
 
     fn is_right(&self) -> bool {
-        !self.is_short() && !self.is_too_many()
+        !self.is_short() && !self.is_too_many(self.advised.advice.wanted)
     }
 
-    /// An objective is missed with what is advised, or would be met by a number and none is advised.
     fn is_short(&self) -> bool {
-        match self.outcomes[0] {
-            Some(judged) => judged.shortfall() > SHORT,
-            None => self.smallest.is_some(),
+        self.misses((self.advised.advice.wanted, self.outcomes[0]))
+    }
+
+    /// An objective is missed with a number, or would be met by one and none is given.
+    fn misses(&self, (phones, outcome): (Option<usize>, Option<Judged>)) -> bool {
+        match (phones, outcome) {
+            (Some(_), Some(judged)) => judged.shortfall() > SHORT,
+            _ => self.smallest.is_some(),
         }
     }
 
-    fn is_too_many(&self) -> bool {
-        let Some(wanted) = self.advised.advice.wanted else { return false };
-        self.smallest.is_some_and(|smallest| wanted > smallest + allowed_above(smallest))
+    fn is_too_many(&self, phones: Option<usize>) -> bool {
+        let too_many = |(phones, smallest): (usize, usize)| phones > smallest + allowed_above(smallest);
+        phones.zip(self.smallest).is_some_and(too_many)
     }
 
     fn line(&self) -> String {
         let number = |number: Option<usize>| number.map_or("-".to_owned(), |number| number.to_string());
         let shares = |judged: Option<Judged>| judged.map_or(String::new(), |judged| shares(&judged));
-        let right = match (self.is_short(), self.is_too_many(), self.advised.advice.wanted) {
+        let wanted = self.advised.advice.wanted;
+        let right = match (self.is_short(), self.is_too_many(wanted), wanted) {
             (true, ..) => "SHORT",
             (_, true, _) => "TOO MANY",
             (.., None) => "right: no number does",
             _ => "right",
         };
         format!(
-            "{:22} {:>4} {:>5} {:>5} {:>6} {:>8}  {:30} {:30} {right} ({})",
+            "{:22} {:>4} {:>5} {:>5} {:>6} {:>8} {:>6}  {:30} {:30} {right} ({})",
             self.advised.scenario,
             self.advised.seed,
             self.advised.model,
             self.advised.measured,
-            number(self.advised.advice.wanted),
+            number(wanted),
             number(self.smallest),
+            number(self.formula.0),
             shares(self.outcomes[0]),
             shares(self.outcomes[1]),
             self.advised.advice.verdict.name(),

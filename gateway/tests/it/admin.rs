@@ -218,7 +218,7 @@ async fn a_stated_model_whose_phone_never_came_is_known_and_an_unstated_one_is_n
     assert_eq!(add(&gateway, json!({ "url": nobody, "models": ["ghost"] })).await.status, 201);
     gateway
         .wait_for("the phone to be looked for", async |gateway| {
-            replica(gateway, "nobody").await["last_probe"]["result"] == "unreachable"
+            replica(gateway, "nobody").await["last_probe"]["result"] == "not_there"
         })
         .await;
     let ask = |model: &str| json!({ "model": model, "messages": [{ "role": "user", "content": "x" }] });

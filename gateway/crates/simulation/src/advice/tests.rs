@@ -186,6 +186,11 @@ fn the_sentences_speak_of_the_number_that_stands() {
     let agreed = said(Some(last), 1);
     assert!(agreed.starts_with(&format!("Phones like these that are needed: {last}; there are 1.")), "{agreed}");
     assert!(!agreed.contains("The last look"), "{agreed}");
+    assert!(!agreed.contains("So far every objective was met"), "{agreed}");
+    let mut spared = advice.clone();
+    spared.classes.iter_mut().for_each(|class| class.attained = class.attained.map(|_| 1.0));
+    assert!(spared.conclusion(Some(last), 1).join(" ").contains("So far every objective was met"), "{spared:?}");
+    assert!(!spared.conclusion(Some(last), last).join(" ").contains("So far"), "nothing more is wanted");
     let behind = said(Some(last - 1), last - 1);
     assert!(behind.starts_with(&format!("The {} phones that are there are what it takes", last - 1)), "{behind}");
     assert!(

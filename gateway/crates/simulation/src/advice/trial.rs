@@ -76,6 +76,11 @@ impl Trial {
         self.scenario.phones.classes.iter().filter(|kind| kind.model == model).map(|kind| kind.count).sum()
     }
 
+    /// The share of time that a phone is there.
+    pub fn up(&self) -> f64 {
+        self.scenario.churn.map_or(1.0, |churn| churn.mean_up_s / (churn.mean_up_s + churn.mean_down_s))
+    }
+
     /// The same with so many phones of a model.
     #[must_use]
     pub fn with_phones(&self, model: u32, phones: usize) -> Self {

@@ -172,6 +172,13 @@ pub(super) fn conclusion(advice: &Advice, stands: Option<usize>, now: usize) -> 
         text.push_str(&format!("; with {fails}: {shares}"));
     }
     said.push(text + ".");
+    if wanted > now && was_in_time(advice) {
+        said.push(
+            "So far every objective was met: in the plays phones are also away, as often as they are, when most comes, and this window \
+             was spared that."
+                .to_owned(),
+        );
+    }
     match advice.wanted {
         Some(last) if last > wanted => {
             said.push(format!("The last look wants {last}; that stands when a second look agrees."));
@@ -192,6 +199,12 @@ pub(super) fn conclusion(advice: &Advice, stands: Option<usize>, now: usize) -> 
         ));
     }
     said
+}
+
+/// Every objective was met with the phones that there were.
+fn was_in_time(advice: &Advice) -> bool {
+    let promised = advice.classes.iter().filter_map(|class| Some(class.attained? >= class.objective?.share));
+    promised.reduce(|all, met| all && met).unwrap_or(false)
 }
 
 fn percent(share: f64) -> String {
