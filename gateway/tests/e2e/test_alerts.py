@@ -65,9 +65,9 @@ def phones_revive_and_batch_ends(place):
 
 
 def the_relay_fails(place):
-    """For all its phones at once, though nothing is wrong with them."""
+    """It lets nobody through to any of its phones, though nothing is wrong with them."""
     place.load.tolerant = True
-    place.phone("all", "kill")
+    place.fault("refuse")
 
 
 def the_chain_goes_away(place):
@@ -317,7 +317,7 @@ PLACES = [
         Act(NOBODY_SERVES, all_phones_die, phones_revive_and_batch_ends, resolves=NOBODY_SERVES),
     ]),
     Place("relay", phones=4, options={"relay": True}, config={"scheduler": {"no_replica_wait": "1s"}}, acts=[
-        Act(("HuntgroupRelayDown",), the_relay_fails, phones_revive, resolves=("HuntgroupRelayDown",)),
+        Act(("HuntgroupRelayDown",), the_relay_fails, Place.heal, resolves=("HuntgroupRelayDown",)),
     ], allowed=["HuntgroupNoReplica", "HuntgroupModelWithoutReplica", "HuntgroupPoolShrinking", "HuntgroupRequestsFail", "HuntgroupShedding"]),
     Place("overload", phones=1, config={"scheduler": {"max_queued_per_slot": 24}}, acts=[
         Act(("HuntgroupQueueGrowing",), requests_pile_up),

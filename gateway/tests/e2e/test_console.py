@@ -305,7 +305,7 @@ def test_what_is_absent_has_no_card(browser, stand):
     page = browser.open(stand(scenes.healthy()).url)
     assert "8 ACU a day" in see(page, "#cost", "The pool now").inner_text()
     advice = see(page, "#advice", "qwen3.5-9b")
-    assert advice.locator("strong").first.inner_text() == "more phones: 33 now, 41 wanted; 8 typical more"
+    assert advice.locator("strong").first.inner_text() == "more phones: 33 now (32 serving), 41 wanted; 8 typical more"
     assert advice.locator("strong").nth(1).inner_text() == "enough: 33 now, 33 wanted; the last look alone wants 30"
     assert re.search(r"^From the requests of the last 1 h, looked at \d+ s ago\.$", page.locator("#advice .note").inner_text())
     assert "24 % of the ready slots" in see(page, "#deployments", "ends in").inner_text()

@@ -57,7 +57,8 @@ def test_a_removed_replica_finishes_its_stream_first(gateway, pair):
 
 
 def test_a_replica_added_while_streams_run_is_used_and_cuts_nothing(stage, gateway, pair):
-    begun = [begin(gateway) for _ in pair]
+    # They run until the third is there.
+    begun = [begin(gateway, tokens=1200) for _ in pair]
     third = stage.llama(model="slow", slots=1)
     added = gateway.manage("POST", "/admin/replicas", {"url": third.url})
     assert added.status in (200, 201), added

@@ -28,6 +28,8 @@ const FEWEST_PLAYS: usize = 6;
 const CLEAR: f64 = 2.0;
 /// No error is smaller: plays are few.
 const LEAST_ERROR: f64 = 0.01;
+/// No more than this is held against a number: where phones go away, a share may lie close above its objective for any number.
+const MOST_DOUBT: f64 = 0.01;
 
 #[derive(Debug)]
 pub(super) struct Search<'a> {
@@ -208,13 +210,13 @@ impl Curve {
         scores.push(play(scores.len() as u64));
     }
 
-    /// Shares of a number of phones, less what they may well be too high by: the standard error of its plays. Too few phones are the
-    /// worse mistake.
+    /// Shares of a number of phones, less what they may well be too high by: the standard error of its plays, but not much. Too few
+    /// phones are the worse mistake.
     fn doubted(&self, phones: usize, shares: &Shares) -> Shares {
         let scores = self.scores.get(&phones).map_or(&[][..], Vec::as_slice);
         let mut doubted = *shares;
         for (class, share) in Class::ALL.into_iter().zip(&mut doubted) {
-            let error = mean(scores, class).map_or(0.0, |(_, error)| error);
+            let error = mean(scores, class).map_or(0.0, |(_, error)| error.min(MOST_DOUBT));
             *share = share.map(|share| share - error);
         }
         doubted
