@@ -15,7 +15,7 @@ mod trial;
 mod words;
 
 use crate::scenario::Churn;
-use scheduler::{Asked, Class, Fate, Measured, Span, Usage};
+use scheduler::{Asked, Class, Fate, Lives, Measured, Span, Usage};
 
 use self::{rehearsal::Rehearsal, search::Search};
 pub use self::{
@@ -359,16 +359,21 @@ fn alike(phones: &[Measured], count: usize) -> Vec<Measured> {
 
 /// How long phones last and stay away, in the mean; `None` if none ever went away.
 ///
-/// Those that are still away say how long absences are too: so it is all the time away for each return. A dozen absences say it to
-/// a third. Of two mistakes that is the worse which leaves every client short, so they are taken to be longer by their standard
-/// error: that of the mean of so many exponential times.
+/// A dozen absences say it to a third. Of two mistakes that is the worse which leaves every client short, so they are taken to be
+/// longer by their standard error: that of the mean of so many exponential times.
 fn churn(usage: &Usage) -> Option<Churn> {
     let lives = &usage.lives;
-    let returns = lives.returns.max(1.0);
+    let longer = 1.0 + 1.0 / absences(lives).sqrt();
     (lives.deaths > 0.0).then(|| Churn {
         mean_up_s: (lives.up_s / lives.deaths).max(1.0),
-        mean_down_s: ((1.0 + 1.0 / returns.sqrt()) * lives.down_s / returns).max(0.1),
+        mean_down_s: (longer * lives.down_s / absences(lives)).max(0.1),
     })
+}
+
+/// Absences that the time away is of: those that ended, and half of those that last. To count them whole makes absences too short; to
+/// count none, too long where few have ended.
+fn absences(lives: &Lives) -> f64 {
+    f64::midpoint(lives.returns, lives.deaths).max(1.0)
 }
 
 /// The share of time that phones are up.

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use scheduler::Class;
 
-use super::{Advice, Backlog, FEWEST_REQUESTS, Question, Rehearsal, Verdict, up};
+use super::{Advice, Backlog, FEWEST_REQUESTS, Question, Rehearsal, Verdict, absences, up};
 
 pub(super) fn too_little(seen: usize, backlog: &[Backlog], has_lines: bool) -> String {
     if seen < FEWEST_REQUESTS {
@@ -115,7 +115,7 @@ fn loads(question: &Question<'_>, advice: &Advice, said: &mut Vec<String>) {
         said.push(format!(
             "Phones were away {} of the time, {} at a stretch; {} is in the number, as {:.0} times may say too little.",
             percent(away),
-            seconds(lives.down_s / lives.returns.max(1.0)),
+            seconds(lives.down_s / absences(lives)),
             percent(1.0 - up(question.usage)),
             lives.deaths,
         ));
