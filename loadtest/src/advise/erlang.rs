@@ -9,14 +9,14 @@ use simulation::advice::Advice;
 /// No more servers are tried.
 const MOST: usize = 10_000;
 
-/// Phones for the work that was measured. `None`: no class has an objective that a phone can meet.
+/// Phones for the work that was measured. `None`: nothing came, or a class has an objective that no phone can meet.
 pub(super) fn wanted(advice: &Advice, up: f64) -> Option<usize> {
     let load: f64 = advice.classes.iter().map(|class| class.load).sum();
-    let promised = || advice.classes.iter().filter(|class| class.requests > 0 && class.at_best.is_none());
-    let arrivals: f64 = promised().map(|class| class.arrivals_per_s.0).sum();
     if advice.classes.iter().any(|class| class.at_best.is_some()) || load <= 0.0 {
         return None;
     }
+    let promised = || advice.classes.iter().filter(|class| class.requests > 0);
+    let arrivals: f64 = promised().map(|class| class.arrivals_per_s.0).sum();
     let service_s = if arrivals > 0.0 { load / arrivals } else { 1.0 };
     let meets = |servers: usize| {
         promised().all(|class| {

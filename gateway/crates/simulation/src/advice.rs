@@ -378,7 +378,7 @@ fn absences(lives: &Lives) -> f64 {
 
 /// The share of time that phones are up.
 fn up(usage: &Usage) -> f64 {
-    churn(usage).map_or(1.0, |churn| (churn.mean_up_s / (churn.mean_up_s + churn.mean_down_s)).max(0.05))
+    churn(usage).map_or(1.0, |churn| churn.up().max(0.05))
 }
 
 /// How many times as much came in the busiest five minutes of the window as in the busiest of the last `length_s` seconds, which are

@@ -157,6 +157,13 @@ pub struct Churn {
     pub mean_down_s: f64,
 }
 
+impl Churn {
+    /// The share of time that a phone is up.
+    pub fn up(&self) -> f64 {
+        self.mean_up_s / (self.mean_up_s + self.mean_down_s)
+    }
+}
+
 /// How answers go on whose phone went away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]

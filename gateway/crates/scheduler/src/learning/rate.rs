@@ -28,6 +28,7 @@ pub(crate) struct Rate {
     measured: bool,
     /// At most this fast, said by unfinished attempts before anything was measured or stated.
     ceiling: Option<(f64, Timestamp)>,
+    /// What it did in the last two hours.
     done: History,
 }
 

@@ -78,7 +78,7 @@ impl Trial {
 
     /// The share of time that a phone is there.
     pub fn up(&self) -> f64 {
-        self.scenario.churn.map_or(1.0, |churn| churn.mean_up_s / (churn.mean_up_s + churn.mean_down_s))
+        self.scenario.churn.map_or(1.0, |churn| churn.up())
     }
 
     /// The same with so many phones of a model.
