@@ -248,11 +248,23 @@ def limit(place, of, soft):
 
 
 def descriptors_become_scarce(place):
-    opened = len(os.listdir(f"/proc/{place.gateway.process.pid}/fd"))
-    place.descriptors = limit(place, "nofile", int(opened / 0.88) + 1)
+    """And stay so: the limit follows what is open, which ends and begins with the connections that lie idle."""
+    def tighten():
+        opened = len(os.listdir(f"/proc/{place.gateway.process.pid}/fd"))
+        return limit(place, "nofile", int(opened / 0.88) + 1)
+
+    def follow():
+        while not place.abounding.wait(0.5):
+            tighten()
+
+    place.abounding, place.descriptors = threading.Event(), tighten()
+    place.following = threading.Thread(target=follow, daemon=True)
+    place.following.start()
 
 
 def descriptors_abound(place):
+    place.abounding.set()
+    place.following.join()
     limit(place, "nofile", place.descriptors)
 
 

@@ -96,7 +96,7 @@ def test_an_engine_that_is_killed_is_as_good_as_a_cut_connection(stage, stream):
     tunnels = tunnels_to(stage, "tiny")
     pair = Pair(stage.gateway(tunnels), tunnels)
     uncut = chat(pair.gateway, stream, "tiny", max_tokens=40)
-    cut = pair.cut(after_text(11), kill=True)
+    cut = pair.cut(after_text(11), then=lambda tunnel: tunnel.engine.kill())
     said = chat(pair.gateway, stream, "tiny", max_tokens=40)
     assert said.bare() == uncut.bare()
     assert not cut.made[0].engine.process.alive and len(pair.carried_on()) == 1

@@ -208,18 +208,12 @@ def test_an_engine_that_was_started_anew_has_nothing_kept_and_another_goes_on(st
     pair = Watched(stage.gateway(tunnels), tunnels)
     uncut = chat(pair.gateway, True, "tiny", max_tokens=40)
 
-    where = after_text(9)
+    def restart(tunnel):
+        port = tunnel.engine.port
+        tunnel.engine.kill()
+        tunnel.engine = stage.llama(model="tiny", port=port)
 
-    def restarts(event, seen):
-        at = where(event, seen)
-        if at is not None:
-            tunnel, = (t for t in tunnels if t.engine.busy())
-            port = tunnel.engine.port
-            tunnel.engine.kill()
-            tunnel.engine = stage.llama(model="tiny", port=port)
-        return at
-
-    cut = pair.cut(restarts)
+    cut = pair.cut(after_text(9), then=restart)
     said = chat(pair.gateway, True, "tiny", max_tokens=40)
     assert len(cut.made) == 1 and said.bare() == uncut.bare()
     assert len(pair.read_on()) == 1 and len(pair.carried_on()) == 1

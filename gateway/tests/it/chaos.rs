@@ -29,7 +29,8 @@ fn fault(number: usize) -> Fault {
 async fn no_client_sees_an_error_while_a_third_of_the_phones_dies() {
     // Mostly prefill, so that phones die while answers are awaited: 1,000 words are read in about half a second.
     let fleet = Arc::new(Fleet::of(PHONES, &phone(2, 4.0)).await);
-    let config = "[streams]\nfirst_token_min = \"5s\"\nplain_total = \"8s\"\n[pool]\nconnect_timeout = \"1s\"\ntls_timeout = \"1s\"\n";
+    // Times that a machine busy with other tests keeps: only a phone that is dead may exceed them.
+    let config = "[streams]\nfirst_token_min = \"15s\"\nplain_total = \"20s\"\n[pool]\nconnect_timeout = \"1s\"\ntls_timeout = \"1s\"\n";
     let gateway = Gateway::over(&fleet, config).await;
     let port = gateway.public;
     let clients = JoinSet::from_iter((0..CLIENTS).map(|client| async move {

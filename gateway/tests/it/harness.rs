@@ -152,12 +152,16 @@ impl Gateway {
         replicas.iter().filter(|replica| replica["state"] == state).count()
     }
 
-    /// Polls until `condition` holds.
+    /// Polls until `condition` holds. Looking takes at most half of the time, so that what is waited for gets on.
     pub async fn wait_for(&self, what: &str, mut condition: impl AsyncFnMut(&Self) -> bool) {
         let deadline = now() + PATIENCE;
-        while !condition(self).await {
+        loop {
+            let looked = now();
+            if condition(self).await {
+                return;
+            }
             assert!(now() < deadline, "waited {PATIENCE:?} for {what}; log:\n{}", self.log());
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            tokio::time::sleep(looked.elapsed().max(Duration::from_millis(10))).await;
         }
     }
 

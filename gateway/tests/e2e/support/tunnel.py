@@ -70,11 +70,11 @@ class Cut:
     """Where to cut: `where(event, seen)` is asked before each event of a stream with all that came before it on this connection.
 
     It answers None to let the event pass, or how many of its bytes still pass: 0 is before it, `len(event.raw)` after it. `times`
-    connections are cut, then none; `kill` is called at each cut and ends the engine itself instead of the connection alone.
+    connections are cut, then none; `then(tunnel)` is called at each cut, once those bytes have passed and before the connection ends.
     """
 
-    def __init__(self, where, times=1, kill=False):
-        self.where, self.left, self.kill, self.made = where, times, kill, []
+    def __init__(self, where, times=1, then=lambda tunnel: None):
+        self.where, self.left, self.then, self.made = where, times, then, []
         self._lock = threading.Lock()
 
     def of(self, event, seen, tunnel):
@@ -168,8 +168,7 @@ class Tunnel:
                 seen.append(event)
                 continue
             client.sendall(_chunk(event.raw[:at]))
-            if self.cut.kill:
-                self.engine.kill()
+            self.cut.then(self)
             return
         client.sendall(b"0\r\n\r\n")
 
