@@ -9,7 +9,7 @@ mod truth;
 
 use self::truth::{Judged, Truth};
 use crate::{cli, sim};
-use simulation::advice::{Advice, Effort, Objectives, Trial};
+use simulation::advice::{Advice, Confidence, Effort, Objectives, Trial};
 use std::{
     io::{self, Write},
     num::NonZero,
@@ -145,13 +145,16 @@ fn summary(rows: &[Row], draws: u16) -> String {
     let count = |is_it: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| is_it(row)).count();
     let with_number = count(&|row| row.advised.advice.wanted.is_some());
     let fewer = count(&|row| row.outcomes[2].is_some_and(|judged| !judged.met()));
+    let sure = |row: &Row| row.advised.advice.confidence == Confidence::Good;
     format!(
-        "\nright: {} of {}; short: {}; too many: {}. {fewer} of {with_number} need what is advised: with one phone or {:.0} % fewer an \
+        "\nright: {} of {} ({} of {} whose confidence is good); short: {}; too many: {}. {fewer} of {with_number} need what is advised: with one phone or {:.0} % fewer an \
          objective is missed.\nright: in time within {:.0} points of each objective, in the mean over {draws} other draws (beside it its \
          standard error), and no more than one phone or {:.0} % above the smallest number that meets all of them.\nErlang's formula would be right in {}, short \
          in {}.\n",
         count(&Row::is_right),
         rows.len(),
+        count(&|row| sure(row) && row.is_right()),
+        count(&sure),
         count(&Row::is_short),
         count(&|row| row.is_too_many(row.advised.advice.wanted)),
         100.0 * ABOVE,
@@ -218,7 +221,7 @@ impl Row {
             _ => "right",
         };
         format!(
-            "{:22} {:>4} {:>5} {:>5} {:>6} {:>8} {:>6}  {:30} {:30} {right} ({})",
+            "{:22} {:>4} {:>5} {:>5} {:>6} {:>8} {:>6}  {:30} {:30} {right} ({}, confidence {})",
             self.advised.scenario,
             self.advised.seed,
             self.advised.model,
@@ -229,6 +232,7 @@ impl Row {
             shares(self.outcomes[0]),
             shares(self.outcomes[1]),
             self.advised.advice.verdict.name(),
+            self.advised.advice.confidence.name(),
         )
     }
 

@@ -27,6 +27,10 @@ pub use self::{
 pub const FEWEST_REQUESTS: usize = 20;
 /// Requests from which on advice is trusted.
 const MANY_REQUESTS: usize = 200;
+/// Share of time that phones are away, known to this: advice is trusted.
+const KNOWN_AWAY: f64 = 0.03;
+/// Phones that have served so long, all together, without one going away, are trusted to stay: seconds.
+const STAYED_S: f64 = 6.0 * 3600.0;
 /// What few requests say is doubted by no more than this.
 const MOST_DOUBT: f64 = 0.25;
 /// Phones of one kind differ in speed by less than this factor.
@@ -127,9 +131,10 @@ pub struct Question<'a> {
 pub enum Confidence {
     /// There is none: too little traffic, or nothing measured.
     None,
-    /// From few requests, on phones of which none is measured, or by a search that was cut short.
+    /// From few requests, on phones of which none is measured, while it is not known how often phones are away, or by a search that
+    /// was cut short.
     Low,
-    /// From many.
+    /// From enough of all that.
     Good,
 }
 
@@ -289,7 +294,7 @@ pub fn advise(question: &Question<'_>) -> Advice {
     bound(&mut rehearsal, &mut advice, fastest);
     if rehearsal.counts == [false; 3] {
         advice.verdict = Verdict::Unattainable;
-        advice.confidence = trust(seen);
+        advice.confidence = trust(usage);
         advice.reasons = words::reasons(question, &advice, &rehearsal, reference);
         return advice;
     }
@@ -316,7 +321,7 @@ pub fn advise(question: &Question<'_>) -> Advice {
         _ => Verdict::Enough,
     };
     let guessed = !phones.iter().any(|phone| phone.measured);
-    advice.confidence = if search.cut_short || guessed { Confidence::Low } else { trust(seen) };
+    advice.confidence = if search.cut_short || guessed { Confidence::Low } else { trust(usage) };
     if let Some(wanted) = advice.wanted {
         // What would be in time is shown.
         search.try_(wanted);
@@ -330,8 +335,19 @@ pub fn advise(question: &Question<'_>) -> Advice {
     advice
 }
 
-fn trust(requests: usize) -> Confidence {
-    if requests >= MANY_REQUESTS { Confidence::Good } else { Confidence::Low }
+fn trust(usage: &Usage) -> Confidence {
+    if usage.requests.len() >= MANY_REQUESTS && is_absence_known(usage) { Confidence::Good } else { Confidence::Low }
+}
+
+/// The share of time that phones are away is known well enough: by its standard error, as far as so many absences say it.
+fn is_absence_known(usage: &Usage) -> bool {
+    let lives = &usage.lives;
+    if lives.deaths > 0.0 { of_absence(usage) <= KNOWN_AWAY } else { lives.up_s >= STAYED_S }
+}
+
+/// The standard error of the share of time that phones are away.
+fn of_absence(usage: &Usage) -> f64 {
+    (1.0 - up(usage)) / usage.lives.deaths.max(1.0).sqrt()
 }
 
 /// Phones that are there; the slowest first.
@@ -411,8 +427,7 @@ fn hurry(usage: &Usage, length_s: f64) -> f64 {
 /// standard error of each. Fewer phones are advised only if they can take that.
 fn doubt(usage: &Usage, requests: usize) -> f64 {
     let of_work = 2.0 / (requests.max(1) as f64).sqrt();
-    let of_phones = 2.0 * (1.0 - up(usage)) / usage.lives.deaths.max(1.0).sqrt();
-    (of_work + of_phones).min(MOST_DOUBT)
+    (of_work + 2.0 * of_absence(usage)).min(MOST_DOUBT)
 }
 
 /// What was measured of a class.

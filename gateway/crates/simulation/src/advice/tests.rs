@@ -97,6 +97,26 @@ fn phones_that_come_and_go_are_worth_less() {
 }
 
 #[test]
+fn advice_is_not_sure_before_it_is_known_how_often_phones_are_away() {
+    let measured = |churn: Option<Churn>, horizon_s: f64| {
+        let scenario = guards(|scenario| {
+            (scenario.churn, scenario.horizon_s) = (churn, horizon_s);
+            scenario.classes[0].arrivals = Arrivals::Poisson { rate: 1.0 };
+        });
+        advised(&scenario, 6).0
+    };
+    let often = Some(Churn { mean_up_s: 300.0, mean_down_s: 60.0 });
+    for (churn, horizon_s, sure) in
+        [(often, 600.0, false), (often, 8000.0, true), (None, 3000.0, false), (None, 4500.0, true)]
+    {
+        let advice = measured(churn, horizon_s);
+        let good = advice.confidence == Confidence::Good;
+        let said = advice.reasons.iter().any(|reason| reason.starts_with("How often phones are away is not known"));
+        assert_eq!((good, said), (sure, !sure), "{churn:?} for {horizon_s} s: {advice:?}");
+    }
+}
+
+#[test]
 fn a_batch_gets_the_phones_that_its_deadline_takes() {
     let batch = |lines, deadline_s: f64| {
         guards(|scenario| {

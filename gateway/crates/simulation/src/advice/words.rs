@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use scheduler::Class;
 
-use super::{Advice, Backlog, FEWEST_REQUESTS, Question, Rehearsal, Verdict, absences, up};
+use super::{Advice, Backlog, FEWEST_REQUESTS, Question, Rehearsal, Verdict, absences, is_absence_known, up};
 
 pub(super) fn too_little(seen: usize, backlog: &[Backlog], has_lines: bool) -> String {
     if seen < FEWEST_REQUESTS {
@@ -119,6 +119,12 @@ fn loads(question: &Question<'_>, advice: &Advice, said: &mut Vec<String>) {
             percent(1.0 - up(question.usage)),
             lives.deaths,
         ));
+    }
+    if !is_absence_known(question.usage) {
+        said.push(
+            "How often phones are away is not known well yet: the number may change when more of that was seen."
+                .to_owned(),
+        );
     }
     if advice.peak > 1.05 {
         said.push(format!(
