@@ -1,11 +1,9 @@
 //! What a probe found, for the scheduler and for people.
 
-use std::io;
-
-use scheduler::Report;
+use scheduler::{HardFailure, Report};
 
 use super::naming::NotServed;
-use crate::upstream::{Breach, Failure};
+use crate::upstream::{Breach, Failure, is_no_tls};
 
 /// The result of one probe. Its text is shown to operators and says what to do: the phone's own words are not in it,
 /// except names of models, printable and short.
@@ -122,26 +120,22 @@ impl From<Failure> for Finding {
             }
             Failure::Forbidden(_) | Failure::Local(_) | Failure::Timeout | Failure::Request(_) => failure.to_string(),
         };
+        let hard = failure.hard();
         match failure {
             Failure::Timeout => Self::TimedOut,
             Failure::Forbidden(_) => Self::Forbidden(text),
             Failure::Local(_) => Self::NotAsked(text),
             // The only part of a probe that an operator writes is the key.
             Failure::Request(_) => Self::WrongKey { status: 401 },
-            Failure::Tls(error) if !is_no_tls(&error) => Self::NotThere(text),
-            Failure::Tls(_) | Failure::Certificate(_) | Failure::OtherKey => Self::Certificate(text),
-            Failure::BeforeHead(_) | Failure::Stale(_) => Self::Closed(text),
-            Failure::Resolve(_) | Failure::Connect(_) | Failure::ConnectTimeout | Failure::TlsTimeout => {
-                Self::Unreachable(text)
-            }
-            Failure::InBody(_) | Failure::TooLarge(_) => Self::Broken(text),
+            _ => match hard {
+                Some(HardFailure::Connect) => Self::Unreachable(text),
+                Some(HardFailure::Tls) => Self::NotThere(text),
+                Some(HardFailure::Certificate) => Self::Certificate(text),
+                Some(HardFailure::Reset) => Self::Closed(text),
+                None => Self::Broken(text),
+            },
         }
     }
-}
-
-/// Whether a handshake failed for what the other side sent, not because it went away.
-fn is_no_tls(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::InvalidData
 }
 
 /// What a certificate has to be, and what to do where it is not.
@@ -206,9 +200,13 @@ impl Finding {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use rustls::CertificateError;
+    use scheduler::Outcome;
 
     use super::*;
+    use crate::relay::Failed;
 
     #[test]
     fn busy_is_no_evidence_dead_is_and_wrong_needs_an_operator() {
@@ -270,5 +268,36 @@ mod tests {
         assert_eq!(report(Failure::Tls(io(io::ErrorKind::ConnectionReset))), Some(Report::NotThere));
         assert_eq!(report(Failure::OtherKey), Some(Report::Closed));
         assert_eq!(report(Failure::Tls(io(io::ErrorKind::InvalidData))), Some(Report::Closed));
+    }
+
+    #[test]
+    fn an_attempt_and_a_probe_that_meet_the_same_blame_the_same() {
+        let io = |kind| io::Error::new(kind, "system");
+        let met = [
+            Failure::Resolve(io(io::ErrorKind::Other)),
+            Failure::Forbidden([10, 0, 0, 1].into()),
+            Failure::Connect(io(io::ErrorKind::ConnectionRefused)),
+            Failure::ConnectTimeout,
+            Failure::TlsTimeout,
+            Failure::handshake(io(io::ErrorKind::TimedOut)),
+            Failure::handshake(io(io::ErrorKind::NetworkUnreachable)),
+            Failure::handshake(io(io::ErrorKind::ConnectionReset)),
+            Failure::handshake(io(io::ErrorKind::UnexpectedEof)),
+            Failure::handshake(io(io::ErrorKind::InvalidData)),
+            Failure::Tls(io(io::ErrorKind::InvalidInput)),
+            Failure::Certificate(Breach::Expired),
+            Failure::OtherKey,
+        ];
+        for failure in met {
+            let (shown, attempt) = (failure.to_string(), Failed::transport(&failure).outcome);
+            let told = match Finding::from(failure).report() {
+                Some(Report::Unreachable) => Outcome::Hard(HardFailure::Connect),
+                Some(Report::NotThere) => Outcome::Hard(HardFailure::Tls),
+                Some(Report::Closed) => Outcome::Hard(HardFailure::Certificate),
+                Some(Report::Misconfigured) => Outcome::Misconfigured,
+                report => panic!("{shown}: {report:?}"),
+            };
+            assert_eq!(attempt, told, "{shown}");
+        }
     }
 }

@@ -59,9 +59,10 @@ impl Failed {
 
     /// The way to the replica failed.
     pub fn transport(failure: &Failure) -> Self {
-        let outcome = match failure.hard() {
-            Some(hard) => Outcome::Hard(hard),
-            None => Outcome::Soft(match failure {
+        let outcome = match (failure.hard(), failure) {
+            (Some(hard), _) => Outcome::Hard(hard),
+            (None, Failure::Forbidden(_)) => Outcome::Misconfigured,
+            (None, failure) => Outcome::Soft(match failure {
                 // Ours, not the replica's: it is given a rest of no length, and the request goes elsewhere.
                 Failure::Local(_) | Failure::Request(_) => SoftFailure::Busy { retry_after: Some(Duration::ZERO) },
                 Failure::Timeout => SoftFailure::NoFirstToken,

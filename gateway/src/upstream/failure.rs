@@ -98,22 +98,31 @@ fn refused(error: &io::Error) -> Option<&CertificateError> {
     }
 }
 
+/// Whether a handshake failed for what either side is, not because the other one went away.
+pub(crate) fn is_no_tls(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput)
+}
+
 impl Failure {
     /// Whether the operator's address policy refused the connection.
     pub fn forbidden(&self) -> bool {
         matches!(self, Self::Forbidden(_))
     }
 
-    /// The hard failure this is, if it is one: nobody there.
+    /// The hard failure this is, if it is one: nobody there. The one rule for attempts and probes.
+    ///
+    /// Silence in the handshake is no way to the replica: the system accepts a connection for a relay that hangs, too, and only
+    /// a handshake that is broken off shows that the relay answers.
     pub fn hard(&self) -> Option<HardFailure> {
         match self {
-            Self::Resolve(_) | Self::Forbidden(_) | Self::Connect(_) | Self::ConnectTimeout => {
-                Some(HardFailure::Connect)
-            }
-            Self::Tls(_) | Self::TlsTimeout => Some(HardFailure::Tls),
+            Self::Resolve(_) | Self::Connect(_) | Self::ConnectTimeout | Self::TlsTimeout => Some(HardFailure::Connect),
+            Self::Tls(error) if is_no_tls(error) => Some(HardFailure::Certificate),
+            Self::Tls(_) => Some(HardFailure::Tls),
             Self::Certificate(_) | Self::OtherKey => Some(HardFailure::Certificate),
             Self::BeforeHead(_) | Self::Stale(_) => Some(HardFailure::Reset),
-            Self::Local(_) | Self::InBody(_) | Self::TooLarge(_) | Self::Timeout | Self::Request(_) => None,
+            // What we refuse ourselves is no failure of anybody's.
+            Self::Forbidden(_) | Self::Local(_) | Self::Request(_) => None,
+            Self::InBody(_) | Self::TooLarge(_) | Self::Timeout => None,
         }
     }
 
@@ -139,12 +148,15 @@ impl Failure {
         }
     }
 
-    /// A failed handshake.
+    /// A failed handshake. Where the network says that it is gone, nobody has answered.
     pub(crate) fn handshake(error: io::Error) -> Self {
-        match refused(&error) {
+        use io::ErrorKind as E;
+        match (refused(&error), error.kind()) {
             _ if is_another_key(&error) => Self::OtherKey,
-            Some(error) => Self::Certificate(Breach::from(error)),
-            None => Self::Tls(error),
+            (Some(error), _) => Self::Certificate(Breach::from(error)),
+            (None, E::TimedOut) => Self::TlsTimeout,
+            (None, E::HostUnreachable | E::NetworkUnreachable | E::NetworkDown) => Self::Connect(error),
+            (None, _) => Self::Tls(error),
         }
     }
 

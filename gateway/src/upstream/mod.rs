@@ -27,6 +27,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
 use tokio_rustls::TlsConnector;
 
+pub(crate) use self::failure::is_no_tls;
 pub use self::{
     body::SegmentsBody,
     endpoint::Endpoint,

@@ -85,7 +85,8 @@ impl Pinned {
     }
 
     pub(super) fn connector(&self) -> Result<&TlsConnector, Failure> {
-        self.connector.as_ref().map_err(|error| Failure::Tls(std::io::Error::other(error.clone())))
+        let unusable = |error: &rustls::Error| std::io::Error::new(std::io::ErrorKind::InvalidInput, error.clone());
+        self.connector.as_ref().map_err(|error| Failure::Tls(unusable(error)))
     }
 }
 

@@ -1,7 +1,13 @@
 //! What is said of a relay: that it is down when there is no way through it, also to phones that this process has never reached, and
 //! nothing when it is their engines or their certificates.
 
-use std::net::SocketAddr;
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use fakephone::{Fault, WrongCertificate};
 use rustix::process::Signal;
@@ -12,7 +18,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::harness::{Fleet, Gateway, free_port, phone};
+use crate::harness::{Fleet, Gateway, chat, free_port, phone};
 
 /// Quick to ask, and to ask again.
 const EAGER: &str = "[health]\ninterval = \"1s\"\ntimeout = \"1s\"\npenalty = \"500ms\"\npenalty_cap = \"1s\"\n";
@@ -40,6 +46,21 @@ impl Door {
         Self { open }
     }
 
+    /// Takes connections, which are counted, and says nothing.
+    async fn silent(port: u16) -> (Self, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
+        let (mut open, taken) = (JoinSet::new(), Arc::<AtomicUsize>::default());
+        let counted = Arc::clone(&taken);
+        open.spawn(async move {
+            let mut guests = Vec::new();
+            while let Ok((guest, _)) = listener.accept().await {
+                guests.push(guest);
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        (Self { open }, taken)
+    }
+
     async fn close(mut self) {
         self.open.shutdown().await;
     }
@@ -47,12 +68,16 @@ impl Door {
 
 /// Phones, the port of a door to them, and a gateway that knows them through it.
 async fn behind_a_door(phones: usize) -> (Fleet, u16, Door, Gateway) {
+    behind_a_door_with(phones, EAGER).await
+}
+
+async fn behind_a_door_with(phones: usize, config: &str) -> (Fleet, u16, Door, Gateway) {
     let fleet = Fleet::of(phones, &phone(1, 100.0)).await;
     let port = free_port();
     let door = Door::open(port, fleet.relay.address()).await;
     let urls =
         fleet.phones.iter().map(|phone| format!("\n[[replicas]]\nurl = \"https://{}.localhost:{port}\"\n", phone.id()));
-    let config = format!("{EAGER}{}", urls.collect::<String>());
+    let config = format!("{config}{}", urls.collect::<String>());
     let gateway = Gateway::builder(&config).trust(&fleet).start().await;
     gateway.wait_ready(phones).await;
     (fleet, port, door, gateway)
@@ -115,6 +140,31 @@ async fn a_relay_that_is_down_when_the_gateway_starts_is_found_down_until_it_is_
     let _door = Door::open(port, fleet.relay.address()).await;
     gateway.wait_ready(4).await;
     assert_eq!(gateway.metric(DOWN, &label).await, 0.0);
+}
+
+#[tokio::test]
+async fn a_relay_that_takes_connections_and_says_nothing_is_down_and_no_attempt_that_is_under_way_calls_it_back() {
+    let patient = "[health]\ninterval = \"3s\"\ntimeout = \"3s\"\n[pool]\ntls_timeout = \"2500ms\"\n";
+    let (_fleet, port, door, gateway) = behind_a_door_with(4, patient).await;
+    let gateway = Arc::new(gateway);
+    door.close().await;
+    let (_door, taken) = Door::silent(port).await;
+    gateway.wait_for("a probe of each", async |_| taken.load(Ordering::Relaxed) >= 4).await;
+    let mut asked = JoinSet::new();
+    for _ in 0..4 {
+        let asker = Arc::clone(&gateway);
+        asked.spawn(async move { asker.chat(&chat("hello", false, 1)).await });
+    }
+    gateway.wait_for("an attempt on each", async |_| taken.load(Ordering::Relaxed) >= 8).await;
+    // The probes, which began before, find it.
+    gateway.wait_for("the relay to be down", async |gateway| gateway.metric(DOWN, "").await == 1.0).await;
+    gateway
+        .wait_for("the end of what was under way", async |gateway| {
+            assert_eq!(gateway.metric(DOWN, "").await, 1.0, "it has said nothing");
+            gateway.metric("huntgroup_replica_slots", "state=\"busy\"").await == 0.0
+        })
+        .await;
+    assert_eq!(gateway.metric(DOWN, "").await, 1.0, "it has said nothing");
 }
 
 #[tokio::test]

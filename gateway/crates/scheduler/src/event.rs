@@ -359,7 +359,7 @@ pub enum Outcome {
     ContextExceeded,
     /// 503 "Loading model": elsewhere, and this one is `Loading` until a probe says otherwise.
     Loading,
-    /// 401/403 to our own key, or the model is not there: elsewhere, and `Misconfigured`.
+    /// 401/403 to our own key, the model is not there, or its address is not allowed: elsewhere, and `Misconfigured`.
     Misconfigured,
 }
 
@@ -374,11 +374,11 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum HardFailure {
-    /// Refused, unreachable, name not found, or no answer in the connect deadline.
+    /// There is no way to it: refused, unreachable, name not found, no connection in time, or silence in the handshake.
     Connect,
-    /// Handshake failed or hung.
+    /// What stands in front of it answers, and lets nobody through to it: the handshake is broken off.
     Tls,
-    /// Somebody was reached whose certificate is refused.
+    /// Somebody was reached whose certificate, or TLS, is refused.
     Certificate,
     /// The connection broke after it was set up and before any head.
     Reset,

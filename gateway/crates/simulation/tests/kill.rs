@@ -50,7 +50,7 @@ impl Death {
         match self {
             Self::Refused => (Outcome::Hard(HardFailure::Connect), 5),
             Self::BlackHole => (Outcome::Hard(HardFailure::Connect), 3_000),
-            Self::TlsStall => (Outcome::Hard(HardFailure::Tls), 5_000),
+            Self::TlsStall => (Outcome::Hard(HardFailure::Connect), 5_000),
             Self::TunnelPage => (Outcome::Soft(SoftFailure::BadAnswer), 30),
             Self::Broken | Self::Deceptive => (Outcome::Soft(SoftFailure::Status), 20),
             Self::Frozen => (Outcome::Soft(SoftFailure::NoFirstToken), 60_000),
