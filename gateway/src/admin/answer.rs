@@ -7,7 +7,7 @@ use axum::{
 };
 use serde_json::json;
 
-use crate::{batch::BatchError, fleet::ChangeError, fleet::UrlError};
+use crate::{batch::BatchError, fleet::ChangeError, fleet::UrlError, listener::Oversize};
 
 /// A refused call.
 #[derive(Debug, thiserror::Error)]
@@ -27,8 +27,14 @@ pub(super) enum AdminError {
     #[error("send the body as Content-Type: application/json")]
     ContentType,
     /// The body is too large.
-    #[error("the body is larger than this route takes")]
-    TooLarge,
+    #[error("the body is larger than the {max} bytes that this call takes")]
+    TooLarge {
+        /// Bytes.
+        max: usize,
+    },
+    /// The head is too large.
+    #[error(transparent)]
+    Head(#[from] Oversize),
     /// The body did not come.
     #[error("the body broke off")]
     BodyLost,
@@ -100,7 +106,8 @@ impl AdminError {
             Self::Reload(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::BodySlow => StatusCode::REQUEST_TIMEOUT,
             Self::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Head(oversize) => StatusCode::from_u16(oversize.status()).unwrap_or(StatusCode::BAD_REQUEST),
             Self::Token => StatusCode::UNAUTHORIZED,
             Self::TooManyLogins => StatusCode::TOO_MANY_REQUESTS,
             Self::Host | Self::Origin => StatusCode::FORBIDDEN,
@@ -121,6 +128,8 @@ impl AdminError {
         Some(match self {
             Self::Invalid { .. } | Self::Change(ChangeError::Labels(_)) => "invalid_value",
             Self::NotJson(_) => "invalid_json",
+            Self::TooLarge { .. } => "body_too_large",
+            Self::Head(_) => "head_too_large",
             Self::Token => "invalid_admin_token",
             Self::TooManyLogins => "too_many_attempts",
             Self::Host => "host_not_allowed",

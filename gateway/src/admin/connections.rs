@@ -23,7 +23,7 @@ use axum::{
     body::Body,
     extract::{ConnectInfo, Request, connect_info::Connected},
     middleware::Next,
-    response::Response,
+    response::{IntoResponse as _, Response},
     serve::{IncomingStream, Listener},
 };
 use bytes::Bytes;
@@ -36,10 +36,11 @@ use tokio::{
     time::Sleep,
 };
 
+use super::answer::AdminError;
 use crate::{
     auth::network,
     clock,
-    listener::{Connection as Counted, Connections},
+    listener::{Connection as Counted, Connections, Oversize},
 };
 
 /// What connections of a listener may take.
@@ -164,11 +165,16 @@ impl Connected<IncomingStream<'_, Bounded>> for Peer {
     }
 }
 
-/// Stands around every call: from its head to the end of its answer's body its connection has a call's time.
+/// Stands around every call: from its head to the end of its answer's body its connection has a call's time. A head larger than on
+/// the public side is refused here.
 pub(super) async fn serving(ConnectInfo(peer): ConnectInfo<Peer>, request: Request, next: Next) -> Response {
     peer.told.tell(Phase::Call);
     let call = Call(peer.told);
-    next.run(request).await.map(|body| Body::new(Answer { body, _call: call }))
+    let answer = match Oversize::check(request.headers(), request.uri()) {
+        Ok(()) => next.run(request).await,
+        Err(oversize) => AdminError::from(oversize).into_response(),
+    };
+    answer.map(|body| Body::new(Answer { body, _call: call }))
 }
 
 /// A call that is being answered.

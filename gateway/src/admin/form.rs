@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use axum::{
     body::Bytes,
-    extract::{FromRequest, FromRequestParts, Path, Query, Request, rejection::BytesRejection},
+    extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, rejection::BytesRejection},
     http::{HeaderMap, StatusCode, header, request::Parts},
 };
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
@@ -21,12 +21,18 @@ use crate::{
 /// For a whole body, and more for each 64 KiB that it is said to have. As on the public side.
 const BODY_DEADLINE: Duration = Duration::from_secs(30);
 const BODY_DEADLINE_PER_64K: Duration = Duration::from_secs(1);
+/// Largest body of most calls. 64 KiB: a replica with labels and models fits.
+const MAX_BODY: usize = 64 << 10;
 /// Letters in a name, a label or a model. 256: the longest file name.
 const MAX_TEXT: usize = 256;
 /// Fields of an object, twice those of the largest form: in a larger one no wrong one is looked for.
 const MAX_FIELDS: usize = 32;
 /// Models of one replica.
 const MAX_MODELS: usize = 64;
+
+/// The largest body of a call, put on its route as an extension.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MaxBody(pub(super) usize);
 
 /// A JSON body.
 pub(super) struct Body<T>(pub(super) T);
@@ -91,10 +97,13 @@ pub(super) async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result
     bytes_within(limit, request, state).await
 }
 
-async fn bytes_within<S: Send + Sync>(limit: Duration, request: Request, state: &S) -> Result<Bytes, AdminError> {
+async fn bytes_within<S: Send + Sync>(limit: Duration, mut request: Request, state: &S) -> Result<Bytes, AdminError> {
+    let max = request.extensions().get().map_or(MAX_BODY, |MaxBody(max)| *max);
+    DefaultBodyLimit::max(max).apply(&mut request);
     let come = tokio::time::timeout(limit, Bytes::from_request(request, state)).await;
-    come.map_err(|_| AdminError::BodySlow)?.map_err(|rejection: BytesRejection| {
-        if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE { AdminError::TooLarge } else { AdminError::BodyLost }
+    come.map_err(|_| AdminError::BodySlow)?.map_err(|rejection: BytesRejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => AdminError::TooLarge { max },
+        _ => AdminError::BodyLost,
     })
 }
 
@@ -462,11 +471,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_that_does_not_come_is_not_waited_for() {
-        let never = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
-        let never = axum::body::Body::from_stream(never);
-        let error = bytes_within(Duration::from_millis(20), Request::new(never), &()).await.unwrap_err();
-        assert!(matches!(error, AdminError::BodySlow), "{error}");
+    async fn a_body_that_stops_or_trickles_is_not_waited_for() {
+        use axum::response::IntoResponse as _;
+        use futures_util::{StreamExt as _, stream};
+        let byte = |()| async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            Some((Ok::<_, std::io::Error>(Bytes::from_static(b" ")), ()))
+        };
+        for body in [stream::pending().boxed(), stream::unfold((), byte).boxed()] {
+            let request = Request::new(axum::body::Body::from_stream(body));
+            let error = bytes_within(Duration::from_millis(20), request, &()).await.unwrap_err();
+            assert!(matches!(error, AdminError::BodySlow), "{error}");
+            assert_eq!(error.into_response().status(), StatusCode::REQUEST_TIMEOUT);
+        }
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub(super) enum ImportForm {
 #[utoipa::path(post, path = "/admin/replicas/import", tag = "replicas", 
     request_body(content = Vec<Object>, description = "Addresses, or objects with `url` and what can be stated; what \
         `GET /admin/replicas` answers; or what the Laya app's deploy script prints"),
-    responses((status = 200, description = "What became of each", body = Imported), (status = 400, body = ErrorView)))]
+    responses((status = 200, description = "What became of each", body = Imported), (status = 400, body = ErrorView),
+        (status = 413, description = "More than 8 MiB", body = ErrorView)))]
 pub(super) async fn import(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,

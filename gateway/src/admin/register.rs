@@ -10,7 +10,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     Extension, Json, Router,
-    extract::{ConnectInfo, DefaultBodyLimit, Request, State},
+    extract::{ConnectInfo, Request, State},
     http::{HeaderValue, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
@@ -23,7 +23,7 @@ use utoipa::ToSchema;
 use super::{
     answer::{self, AdminError},
     connections::Peer,
-    form::{self, AmendReplica},
+    form::{self, AmendReplica, MaxBody},
     guard::{Caller, to_its_end},
     view::ErrorView,
 };
@@ -118,7 +118,7 @@ async fn take(registrar: &Registrar, peer: IpAddr, request: Request) -> Result<T
     let admitted = registrar.admit(peer, request.uri().query())?;
     let headers = request.headers().clone();
     let body = form::bytes(request, &()).await.map_err(|error| match error {
-        AdminError::TooLarge => Refusal::TooLarge,
+        AdminError::TooLarge { max } => Refusal::TooLarge { max },
         _ => Refusal::BodyLost,
     })?;
     let message = Message::read(&body)?;
@@ -226,7 +226,7 @@ pub(super) async fn refused(State(registrar): State<Arc<Registrar>>) -> Json<Ref
 /// The listener that knows this route and nothing else.
 pub(super) fn router(registrar: Arc<Registrar>) -> Router {
     Router::new()
-        .route(PATH, post(register).layer(DefaultBodyLimit::max(MAX_BODY)))
+        .route(PATH, post(register).layer(Extension(MaxBody(MAX_BODY))))
         .fallback(async || AdminError::NotFound(format!("phones call POST {PATH} here; nothing else is")))
         .method_not_allowed_fallback(answer::no_such_method)
         .layer(axum::middleware::from_fn(door))

@@ -1,14 +1,12 @@
 //! The table of routes, from which both the router and the test of the description are made.
 
-use axum::{Router, extract::DefaultBodyLimit, routing::MethodRouter};
+use axum::{Extension, Router, routing::MethodRouter};
 
 use super::{
-    Shared, advice, audit, batches, chain, console, cost, deployments, events, explain, health, import, keys, openapi,
-    queue, register, reload, replicas, requests, watch,
+    Shared, advice, audit, batches, chain, console, cost, deployments, events, explain, form::MaxBody, health, import,
+    keys, openapi, queue, register, reload, replicas, requests, watch,
 };
 
-/// Largest body of most routes. 64 KiB: a replica with labels and models fits.
-const MAX_BODY: usize = 64 << 10;
 /// Largest imported list. 8 MiB: 5,000 replicas with their history fit.
 const MAX_IMPORT: usize = 8 << 20;
 
@@ -19,8 +17,7 @@ macro_rules! routes {
 
         pub(super) fn router() -> Router<Shared> {
             Router::new()
-                $(.route($path, MethodRouter::new()$(.$method($handler)$(.layer(DefaultBodyLimit::max($limit)))?)+))+
-                .layer(DefaultBodyLimit::max(MAX_BODY))
+                $(.route($path, MethodRouter::new()$(.$method($handler)$(.layer(Extension(MaxBody($limit))))?)+))+
         }
     };
 }

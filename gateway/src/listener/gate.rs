@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderMap, Method, Version, header, request::Parts};
+use http::{HeaderMap, Method, Uri, Version, header, request::Parts};
 use openai_wire::Route;
 
 use super::calls::{BatchesCall, FilesCall};
@@ -61,7 +61,8 @@ pub struct Admitted {
 
 /// Checks the head of a request.
 pub fn admit(head: &Parts) -> Result<Admitted, ApiError> {
-    size(&head.headers)?;
+    Oversize::check(&head.headers, &head.uri)?;
+    values(&head.headers)?;
     if head.method == Method::CONNECT {
         // What follows a CONNECT would be no HTTP: the connection closes.
         return Err(ApiError::transport(405, "CONNECT is not a method of this server."));
@@ -79,14 +80,49 @@ pub fn admit(head: &Parts) -> Result<Admitted, ApiError> {
     Ok(Admitted { target, framing, expects_continue })
 }
 
-fn size(headers: &HeaderMap) -> Result<(), ApiError> {
-    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-    if headers.len() > MAX_HEADERS {
-        return Err(ApiError::transport(431, format!("More than {MAX_HEADERS} header lines.")));
+/// A head that is larger than one may be, on any listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Oversize {
+    /// Too many lines.
+    #[error("The head has more than {MAX_HEADERS} header lines.")]
+    Lines,
+    /// Too many bytes.
+    #[error("The headers are larger than {MAX_HEADER_BYTES} bytes.")]
+    Bytes,
+    /// Its target is too long.
+    #[error("The request target is longer than {MAX_TARGET} bytes.")]
+    Target,
+}
+
+impl Oversize {
+    /// Of a head.
+    ///
+    /// # Errors
+    /// What it has too much of.
+    pub fn check(headers: &HeaderMap, uri: &Uri) -> Result<(), Self> {
+        let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+        let target = uri.path().len() + uri.query().map_or(0, |query| query.len() + 1);
+        match () {
+            () if headers.len() > MAX_HEADERS => Err(Self::Lines),
+            () if bytes > MAX_HEADER_BYTES => Err(Self::Bytes),
+            () if target > MAX_TARGET => Err(Self::Target),
+            () => Ok(()),
+        }
     }
-    if bytes > MAX_HEADER_BYTES {
-        return Err(ApiError::transport(431, format!("Headers larger than {MAX_HEADER_BYTES} bytes.")));
+
+    /// HTTP status.
+    pub const fn status(self) -> u16 {
+        if matches!(self, Self::Target) { 414 } else { 431 }
     }
+}
+
+impl From<Oversize> for ApiError {
+    fn from(oversize: Oversize) -> Self {
+        Self::transport(oversize.status(), oversize.to_string())
+    }
+}
+
+fn values(headers: &HeaderMap) -> Result<(), ApiError> {
     // The http crate refuses CR, LF and NUL in values when they come through its constructors; a codec may not use them.
     if headers.values().any(|value| value.as_bytes().iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))) {
         return Err(ApiError::transport(400, "A header value has a control character."));
@@ -168,9 +204,6 @@ fn expectation(headers: &HeaderMap) -> Result<bool, ApiError> {
 
 fn target(head: &Parts) -> Result<Target, ApiError> {
     let path = head.uri.path();
-    if path.len() + head.uri.query().map_or(0, str::len) > MAX_TARGET {
-        return Err(ApiError::transport(414, "The request target is too long."));
-    }
     let files = path.strip_prefix("/v1/files").and_then(|rest| FilesCall::find(rest, &head.method));
     if let Some(call) = files {
         return call.map(Target::Files);

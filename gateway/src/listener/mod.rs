@@ -37,7 +37,7 @@ pub use self::{
     calls::{BatchesCall, FilesCall},
     connections::{Connection, Connections, default_max},
     exchange::{Answer, ClientLimits, Exchange, Interrupted, Progress, insert},
-    gate::{Admitted, Target},
+    gate::{Admitted, Oversize, Target},
     incoming::Incoming,
     tls::{Certificate, CertificateError, Resolver},
 };
@@ -198,10 +198,10 @@ impl HttpServerApp for Http {
             }
             Ok(Ok(true)) => None,
             Ok(Ok(false)) => return None,
-            Ok(Err(error)) if is_malformed(&error) => {
-                Some(ApiError::transport(400, "This is not an acceptable HTTP request."))
-            }
-            Ok(Err(_)) => return None,
+            Ok(Err(error)) => match malformed(&error) {
+                Some(refusal) => Some(refusal),
+                None => return None,
+            },
             Err(_) if reused => return None,
             Err(_) => {
                 Some(ApiError::transport(408, "The request's head did not arrive in time (server.header_deadline)."))
@@ -266,8 +266,19 @@ fn has_both_framings(session: &ServerSession) -> bool {
         && gate::names_length(&http1.get_headers_raw_bytes())
 }
 
-fn is_malformed(error: &pingora::Error) -> bool {
-    matches!(error.etype(), pingora::ErrorType::InvalidHTTPHeader)
+/// What is wrong with a head that pingora refused to read; `None`: nothing, there is nobody any more.
+fn malformed(error: &pingora::Error) -> Option<ApiError> {
+    if !matches!(error.etype(), pingora::ErrorType::InvalidHTTPHeader) {
+        return None;
+    }
+    // Beyond its own bounds, 256 lines and 1 MiB, it reads on no further. The second it tells in words only.
+    let parsed = error.cause.as_ref().and_then(|cause| cause.downcast_ref::<httparse::Error>());
+    let words = error.context.as_ref().map(|context| context.as_str()).unwrap_or_default();
+    Some(match parsed {
+        Some(httparse::Error::TooManyHeaders) => Oversize::Lines.into(),
+        None if words.starts_with("Request header larger") => Oversize::Bytes.into(),
+        _ => ApiError::transport(400, "This is not an acceptable HTTP request."),
+    })
 }
 
 /// Answers a request whose head could not be read: no exchange, no keep-alive.

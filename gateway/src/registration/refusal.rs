@@ -20,8 +20,11 @@ pub enum Refusal {
     #[error("the registration token is missing or wrong: POST /admin/register?token=TOKEN")]
     Token,
     /// Too long.
-    #[error("the body is too large for a registration")]
-    TooLarge,
+    #[error("the body is larger than the {max} bytes that a registration may have")]
+    TooLarge {
+        /// Bytes.
+        max: usize,
+    },
     /// It did not come to its end.
     #[error("the body did not arrive")]
     BodyLost,
@@ -52,7 +55,7 @@ impl Refusal {
     pub fn outcome(&self) -> &'static str {
         match self {
             Self::Off | Self::TooManyTries | Self::Token => "refused_token",
-            Self::TooLarge | Self::BodyLost | Self::Form(_) | Self::Stated { .. } => "refused_form",
+            Self::TooLarge { .. } | Self::BodyLost | Self::Form(_) | Self::Stated { .. } => "refused_form",
             Self::Signature(SignatureError::NotNow) => "refused_replay",
             Self::Signature(_) => "refused_signature",
             Self::Replay(ReplayError::Seen) => "refused_replay",
@@ -84,7 +87,7 @@ impl Refusal {
             Self::Off => 404,
             Self::TooManyTries | Self::Replay(ReplayError::Full) => 429,
             Self::Token => 401,
-            Self::TooLarge => 413,
+            Self::TooLarge { .. } => 413,
             Self::BodyLost | Self::Form(_) | Self::Stated { .. } => 400,
             Self::Signature(_) => 403,
             Self::Replay(ReplayError::Seen) => 409,
@@ -107,7 +110,7 @@ impl Refusal {
             Self::Off => "registration_off",
             Self::TooManyTries => "too_many_attempts",
             Self::Token => "invalid_registration_token",
-            Self::TooLarge | Self::BodyLost | Self::Form(_) | Self::Stated { .. } => "invalid_registration",
+            Self::TooLarge { .. } | Self::BodyLost | Self::Form(_) | Self::Stated { .. } => "invalid_registration",
             Self::Signature(SignatureError::NotNow) => "not_now",
             Self::Signature(_) => "invalid_signature",
             Self::Replay(ReplayError::Seen) => "replayed",

@@ -12,13 +12,17 @@ use tokio::{
 };
 
 use crate::{
-    harness::{Client, Fleet, Gateway, MODEL, PATIENCE, chat, now, phone},
+    harness::{Client, Fleet, Gateway, MODEL, PATIENCE, chat, free_port, now, phone},
     tls,
 };
 
 /// Opens a connection and sends bytes as they are. The gateway may close before it has taken all of them.
 async fn send(gateway: &Gateway, bytes: &[u8]) -> TcpStream {
-    let mut stream = TcpStream::connect(("127.0.0.1", gateway.public)).await.expect("open");
+    send_to(gateway.public, bytes).await
+}
+
+async fn send_to(port: u16, bytes: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.expect("open");
     drop(stream.write_all(bytes).await);
     stream
 }
@@ -41,7 +45,7 @@ async fn read_answers(stream: &mut TcpStream, count: usize) -> String {
 }
 
 fn post(path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
-    let head = format!("POST {path} HTTP/1.1\r\nHost: g\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
+    let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
     [head.as_bytes(), body].concat()
 }
 
@@ -115,6 +119,61 @@ async fn a_client_that_sends_more_than_it_may_can_read_why() {
     let asks = format!("POST {CHAT} HTTP/1.1\r\nHost: g\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n");
     let text = read_all(&mut send(&gateway, asks.as_bytes()).await).await.expect("an answer");
     assert!(text.starts_with("HTTP/1.1 413 "), "{text}");
+}
+
+/// What may be too large about a call to `path`: bytes, the status, the limit.
+fn oversized(path: &str, max_body: usize) -> Vec<(Vec<u8>, u16, String)> {
+    let head = |more: &str| format!("Content-Type: application/json\r\nConnection: close\r\n{more}");
+    let lines = |count: usize, length: usize| {
+        let value = "x".repeat(length);
+        head(&(0..count).map(|n| format!("x-{n}: {value}\r\n")).collect::<String>())
+    };
+    let with = if path.contains('?') { '&' } else { '?' };
+    vec![
+        (post(path, &head(""), &vec![b' '; max_body + 1]), 413, max_body.to_string()),
+        (post(path, &head(""), &vec![b' '; max_body + (4 << 20)]), 413, max_body.to_string()),
+        (post(&format!("{path}{with}{}", "q".repeat(9_000)), &head(""), b""), 414, "8192".to_owned()),
+        (post(path, &lines(40, 1_000), b""), 431, "32768".to_owned()),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_too_large_is_refused_with_its_limit_in_the_shape_of_errors_by_every_listener() {
+    let (fleet, phones) = (Fleet::of(1, &phone(1, 1000.0)).await, free_port());
+    let config =
+        format!("max_body = \"64KiB\"\n[registration]\nlisten = \"127.0.0.1:{phones}\"\ntoken = \"file:token\"\n");
+    let token = "0123456789abcdef0123456789abcdef";
+    let gateway = Gateway::builder(&config).secret("token", token).trust(&fleet).start().await;
+    let register = format!("/admin/register?token={token}");
+    let mut all = Vec::new();
+    for (port, path, max_body) in [
+        (gateway.public, CHAT, 64 << 10),
+        (gateway.admin, "/admin/replicas", 64 << 10),
+        (gateway.admin, "/admin/replicas/import", 8 << 20),
+        (gateway.admin, &register, 16 << 10),
+        (phones, &register, 16 << 10),
+    ] {
+        all.extend(oversized(path, max_body).into_iter().map(|call| (port, path, call)));
+    }
+    // Beyond what is read at all.
+    let more = |count: usize, length: usize| {
+        let value = "x".repeat(length);
+        post(CHAT, &(0..count).map(|n| format!("x-{n}: {value}\r\n")).collect::<String>(), b"")
+    };
+    all.push((gateway.public, CHAT, (more(300, 1), 431, "100".to_owned())));
+    all.push((gateway.public, CHAT, (more(200, 6_000), 431, "32768".to_owned())));
+    for (port, path, (call, status, limit)) in all {
+        let what = format!("{status} of {} bytes to {port} {path}", call.len());
+        let text = read_all(&mut send_to(port, &call).await).await.unwrap_or_else(|| panic!("reset: {what}"));
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_default();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{what}: {text}");
+        let error =
+            &serde_json::from_str::<Value>(body).unwrap_or_else(|error| panic!("{error}: {what}: {text}"))["error"];
+        assert!(error["message"].as_str().is_some_and(|message| message.contains(&limit)), "{what}: {error}");
+        assert_eq!(error["type"], "invalid_request_error", "{what}");
+        assert!(error.get("param").is_some() && error.get("code").is_some(), "{what}: {error}");
+        assert_eq!(port != gateway.public, error["code"].is_string(), "{what}: {error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
