@@ -44,7 +44,8 @@ use crate::{
 
 /// The last frames of an HTTP/2 stream are only queued when its request ends; they get this long to leave.
 const LINGER: Duration = Duration::from_millis(300);
-/// Between two looks at what the successor has done with keys. 100 ms: so long may a key live on that it has ended.
+/// Between two looks at what the successor has done. 100 ms: so long may a key live on that it has ended, or work be given to a phone
+/// that it drains.
 const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 /// Replicas have said by then what they serve, or are not there.
 const HEARD_WITHIN: Duration = Duration::from_secs(60);
@@ -338,9 +339,12 @@ impl BackgroundService for Beside {
         tasks.spawn("models", name_unknown_models(Arc::clone(&gateway), tasks.stop_signal())).await;
         let adviser = Arc::clone(&gateway.adviser).run(Arc::clone(&gateway), tasks.stop_signal());
         tasks.spawn("capacity", adviser).await;
-        let (auth, store) = (Arc::clone(&parts.state.auth), Arc::clone(&parts.state.store));
-        let keys = follow_keys(auth, store, self.desks.stop_signal(), tasks.stop_signal());
-        tasks.spawn("keys", keys).await;
+        let follower = Follower {
+            auth: Arc::clone(&parts.state.auth),
+            store: Arc::clone(&parts.state.store),
+            fleet: Arc::clone(&gateway.fleet),
+        };
+        tasks.spawn("follow", follower.run(self.desks.stop_signal(), tasks.stop_signal())).await;
         let stop = self.desks.stop_signal();
         self.desks.spawn("admin", admin::serve(parts.admin, parts.state, stop)).await;
         let (watched, stop) = (Arc::clone(&gateway), tasks.stop_signal());
@@ -361,24 +365,49 @@ impl BackgroundService for Beside {
     }
 }
 
-/// After a hand-over clients are still let in here for some seconds, by the keys that there are then: the successor makes and ends them.
-async fn follow_keys(auth: Arc<Authenticator>, store: Arc<Store>, mut handed_over: Stop, mut stop: Stop) {
-    tokio::select! {
-        () = stop.wait() => return,
-        () = handed_over.wait() => {}
-    }
-    let mut known = None;
-    loop {
-        let (auth, store) = (Arc::clone(&auth), Arc::clone(&store));
-        match tokio::task::spawn_blocking(move || auth.follow(&store, known)).await {
-            Ok(Ok(version)) => known = Some(version),
-            Ok(Err(error)) => tracing::debug!(%error, "the successor's keys are not known"),
-            Err(_) => return,
-        }
+/// After a hand-over clients are still let in here for some seconds, by the keys and to the replicas that there are then: operators
+/// tell the successor, and this process follows.
+struct Follower {
+    auth: Arc<Authenticator>,
+    store: Arc<Store>,
+    fleet: Arc<Fleet>,
+}
+
+impl Follower {
+    async fn run(self, mut handed_over: Stop, mut stop: Stop) {
         tokio::select! {
             () = stop.wait() => return,
-            () = tokio::time::sleep(FOLLOW_EVERY) => {}
+            () = handed_over.wait() => {}
         }
+        let mut known = None;
+        loop {
+            match self.follow(known).await {
+                Ok(version) => known = Some(version),
+                Err(error) => tracing::debug!(%error, "what the successor does is not known"),
+            }
+            tokio::select! {
+                () = stop.wait() => return,
+                () = tokio::time::sleep(FOLLOW_EVERY) => {}
+            }
+        }
+    }
+
+    /// Does what has been done since the store had the version `known`. Which it has now.
+    async fn follow(&self, known: Option<i64>) -> Result<i64, AuthSetupError> {
+        let (auth, store) = (Arc::clone(&self.auth), Arc::clone(&self.store));
+        let read = tokio::task::spawn_blocking(move || {
+            // Before anything else: what is changed meanwhile is seen the next time.
+            let version = store.version()?;
+            if known != Some(version) {
+                auth.follow(&store)?;
+            }
+            Ok::<_, AuthSetupError>(version)
+        });
+        let version = read.await.unwrap_or(Err(store::StoreError::Closed.into()))?;
+        if known != Some(version) {
+            self.fleet.follow_store().await?;
+        }
+        Ok(version)
     }
 }
 

@@ -253,18 +253,12 @@ impl Authenticator {
         Ok(ended)
     }
 
-    /// Knows what another process has changed since the store had the version `known`. Which it has now. Blocks for the store.
+    /// Knows what another process has changed of the keys. Blocks for the store.
     ///
     /// # Errors
     /// The store failed, or holds what can't be; then everything stays as it was.
-    pub fn follow(&self, store: &Store, known: Option<i64>) -> Result<i64, AuthSetupError> {
-        let mut held = self.held();
-        // Before the keys: what is changed between the two is seen the next time.
-        let version = store.version()?;
-        if known != Some(version) {
-            self.refresh(&mut held, store)?;
-        }
-        Ok(version)
+    pub fn follow(&self, store: &Store) -> Result<(), AuthSetupError> {
+        self.refresh(&mut self.held(), store)
     }
 
     fn refresh(&self, held: &mut (Stated, TenantIds), store: &Store) -> Result<(), AuthSetupError> {

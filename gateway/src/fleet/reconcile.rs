@@ -75,6 +75,20 @@ impl Fleet {
         Ok(done)
     }
 
+    /// Takes over what another process has changed of the replicas that are known here: drains, statements, moves, removals. New ones
+    /// are that process's business.
+    ///
+    /// # Errors
+    /// The store failed; the pool is as it was.
+    pub async fn follow_store(&self) -> Result<(), StoreError> {
+        let _changing = self.change.lock().await;
+        let mut records = self.keep(|store| store.replicas()).await?;
+        let known: BTreeSet<u32> = self.replicas().iter().map(|replica| replica.record).collect();
+        records.retain(|record| known.contains(&record.id));
+        self.follow(&records);
+        Ok(())
+    }
+
     fn configure_models(&self) {
         let mut view = View::clone(&self.view.load_full());
         view.models.configure(&self.settings.load().naming, clock::unix().as_secs());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -227,6 +227,40 @@ async fn a_key_that_was_revoked_opens_nothing_after_an_upgrade_whenever_that_was
         }
         assert_eq!(models(&keys[0].1).await, 200);
     }
+    successor.kill().expect("it runs");
+    successor.wait().expect("a child of ours");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_phone_that_is_drained_or_removed_after_an_upgrade_gets_no_work_of_the_predecessor_either() {
+    let fleet = Fleet::of(3, &phone(4, 1000.0)).await;
+    let gateway = Gateway::over(&fleet, "").await;
+    let list = gateway.admin("GET", "/admin/replicas", None).await.json();
+    let named = |index: usize| (list["data"][index]["id"].to_string(), list["data"][index]["name"].clone());
+    let mut successor = gateway.successor();
+    gateway.wait_for("the hand-over", async |gateway| gateway.log().matches("huntgroup listens on").count() == 2).await;
+    gateway.wait_ready(3).await;
+    // Which process answers is chance: the predecessor lets clients in for some seconds more.
+    let served = async || {
+        let answer = gateway.chat(&chat("who", false, 1)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        Value::from(answer.header("x-huntgroup-replica").unwrap_or_default())
+    };
+    let calls = [
+        ("POST", format!("/admin/replicas/{}/drain", named(0).0)),
+        ("DELETE", format!("/admin/replicas/{}", named(1).0)),
+    ];
+    for (index, (method, path)) in calls.iter().enumerate() {
+        let done = gateway.admin(method, path, None).await;
+        assert!(done.status < 300, "{}", done.text());
+        let told = now();
+        while told.elapsed() < Duration::from_millis(1_500) {
+            let late = told.elapsed() > Duration::from_millis(500);
+            let by = served().await;
+            assert!(!late || (0..=index).all(|gone| named(gone).1 != by), "{by} after {method}");
+        }
+    }
+    assert_eq!(gateway.log().matches("handing over to a successor").count(), 1);
     successor.kill().expect("it runs");
     successor.wait().expect("a child of ours");
 }
