@@ -18,6 +18,7 @@ use super::{
     identity::{Moment, Plan, decide, merged, recognise},
     pool::{Fleet, View},
     replica::{Facts, Replica, Stated},
+    room,
     url::{ReplicaUrl, UrlError},
 };
 use crate::clock;
@@ -293,20 +294,7 @@ impl Fleet {
         url: ReplicaUrl,
         said: Announcement,
     ) -> Result<Announced, AnnounceError> {
-        let is_vouched_for = said.source == ReplicaSource::Chain || said.verification == Verification::Assigned;
-        let settings = self.settings.load_full();
-        let most = settings.registration.max_unproven;
-        let is_one_more = !is_vouched_for && !at.is_some_and(Replica::is_newcomer);
-        let is_one_too_many = is_one_more && view.newcomers().count() >= most;
-        let is_full = at.is_none() && view.replicas.len() >= settings.max_replicas;
-        let makes_room = |replica: &&Replica| is_vouched_for || replica.has_had_its_time();
-        let at = at.or_else(|| view.newcomers().find(makes_room).filter(|_| is_full || is_one_too_many));
-        if is_one_too_many && !at.is_some_and(Replica::is_newcomer) {
-            return Err(AnnounceError::TooManyUnproven(most));
-        }
-        if is_full && at.is_none() {
-            return Err(AnnounceError::Full(settings.max_replicas));
-        }
+        let at = room::place(view, at, &said, &self.settings.load(), clock::now())?;
         self.admit(None, &said)?;
         let mut stated = Stated::default();
         said.stated.apply(&mut stated);

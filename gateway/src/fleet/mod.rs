@@ -56,6 +56,7 @@ mod relays;
 mod replica;
 mod report;
 mod resumable;
+mod room;
 mod slots;
 mod speeds;
 mod trial;

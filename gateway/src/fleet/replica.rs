@@ -437,9 +437,9 @@ impl Replica {
     }
 
     /// Whether one that has shown nothing yet has had its time for it: it has failed the test questions, or was there for long enough.
-    pub(super) fn has_had_its_time(&self) -> bool {
+    pub(super) fn has_had_its_time(&self, now: Timestamp) -> bool {
         let past = self.past();
-        past.doubt.is_some() || clock::now().since(past.there_since) >= TIME_TO_SHOW
+        past.doubt.is_some() || now.since(past.there_since) >= TIME_TO_SHOW
     }
 
     /// What it would have proved by now: that it serves its models.
