@@ -17,7 +17,7 @@ use toml::{
 use super::{
     mistake::{Mistake, Place, nearest},
     secret::Sources,
-    value::{Ranged, Refused, Value, kind, written},
+    value::{NONE, Ranged, Refused, Value, kind, written},
     visit::{Key, Section, Visitor},
 };
 
@@ -160,13 +160,21 @@ impl Visitor for TableReader<'_, '_, '_> {
 
     fn list<T: Value>(&mut self, key: Key, place: &mut Vec<T>) {
         let Some((path, raw)) = self.find(key.name) else { return };
-        let DeValue::Array(array) = raw.get_ref() else {
-            let why = format!("an array is expected here, not {}", kind(raw.get_ref()));
-            self.gathered.note(raw.span(), path, None, why, Some(format!("an array; each: {}", T::ACCEPTED)));
-            return;
+        let why = match raw.get_ref() {
+            DeValue::Array(array) => {
+                let read =
+                    |(index, raw): (usize, &Spanned<DeValue<'_>>)| self.read_value(&format!("{path}[{index}]"), raw);
+                *place = array.iter().enumerate().filter_map(read).collect();
+                return;
+            }
+            DeValue::Table(_) => "an array is expected here, not a table",
+            DeValue::String(text) if text == NONE => "an array is expected here, and an empty one is written []",
+            _ => {
+                *place = self.read_value(&path, raw).into_iter().collect();
+                return;
+            }
         };
-        let read = |(index, raw): (usize, &Spanned<DeValue<'_>>)| self.read_value(&format!("{path}[{index}]"), raw);
-        *place = array.iter().enumerate().filter_map(read).collect();
+        self.gathered.note(raw.span(), path, None, why.into(), Some(format!("an array; each: {}", T::ACCEPTED)));
     }
 
     fn map<T: Value>(&mut self, key: Key, place: &mut BTreeMap<String, T>) {

@@ -259,6 +259,33 @@ fn a_file_that_is_not_toml_or_not_there_is_one_mistake_and_no_panic() {
 }
 
 #[test]
+fn one_value_stands_for_an_array_of_one_and_an_address_may_stand_in_one() {
+    let one = read("server.listen = \"127.0.0.1:1\"\nadmin.listen = \"127.0.0.1:2\"\nadmin.hosts = \"ops\"").unwrap();
+    let text = "server.listen = [\"127.0.0.1:1\"]\nadmin.listen = [\"127.0.0.1:2\"]\nadmin.hosts = [\"ops\"]";
+    assert_eq!(read(text).unwrap(), one);
+    assert_eq!(one.server.listen, ["127.0.0.1:1".parse().unwrap()]);
+    assert_eq!(one.admin.listen, "127.0.0.1:2".parse().unwrap());
+    for (text, expected) in [
+        (
+            "server.listen = \"here\"",
+            "h.toml:1:17: server.listen = \"here\": not an address with a port; accepted: ADDRESS:PORT",
+        ),
+        (
+            "server.tls_listen = \"none\"",
+            "server.tls_listen: an array is expected here, and an empty one is written []",
+        ),
+        ("server.listen = 8080", "server.listen = 8080: a whole number is not expected here; accepted: ADDRESS:PORT"),
+        ("tenants.a.keys = \"hg-secret\"", "tenants.a.keys: a secret is not written here"),
+        ("admin.listen = [\"127.0.0.1:1\", \"[::1]:1\"]", "admin.listen = […]: one address is expected here, not 2"),
+        ("registration.listen = []", "registration.listen = […]: one address is expected here, not 0"),
+    ] {
+        let lines = mistakes(text);
+        assert!(lines.iter().any(|line| line.contains(expected)), "{text}: {lines:#?}");
+        assert!(!lines.concat().contains("hg-secret"), "{lines:#?}");
+    }
+}
+
+#[test]
 fn rules_between_keys_are_checked_with_a_place() {
     for (text, expected) in [
         ("server.listen = []", "h.toml:1:8: server.listen: nothing to listen on"),

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Written for an optional key that is off.
-const NONE: &str = "none";
+pub(super) const NONE: &str = "none";
 
 /// Why a value was refused.
 #[derive(Debug)]
@@ -216,7 +216,14 @@ impl Value for PathBuf {
 impl Value for SocketAddr {
     const ACCEPTED: &'static str = "ADDRESS:PORT, such as \"0.0.0.0:8080\" or \"[::]:8080\"";
     fn read(raw: &DeValue<'_>, _: &Sources<'_>) -> Result<Self, Refused> {
-        let text = text(raw)?;
+        let text = match raw {
+            // As where several may stand.
+            DeValue::Array(array) => match &array[..] {
+                [one] => text(one.get_ref())?,
+                more => return Err(Refused::because(format!("one address is expected here, not {}", more.len()))),
+            },
+            one => text(one)?,
+        };
         text.parse().map_err(|_| {
             let bare = text.parse::<std::net::IpAddr>().is_ok();
             Refused::because(if bare { "the port is missing" } else { "not an address with a port" })
