@@ -47,6 +47,7 @@ pub fn write(replica: &Value, out: &mut dyn Write) -> io::Result<()> {
         ("proven", moment(&replica["proven_at"])),
         ("expires", moment(&replica["expires_at"])),
         ("costs", price(replica)),
+        ("held", held(replica)),
         ("probe", probe(&replica["last_probe"])),
     ];
     for (subject, text) in subjects.iter().filter(|(_, text)| !text.is_empty() && text != "-") {
@@ -70,6 +71,14 @@ fn price(replica: &Value) -> String {
     let claimed = a_day("claimed_cost_acu_per_day")
         .map(|cost| format!("{cost}, as it says itself: counts once you state it (replicas patch --cost-acu-per-day)"));
     a_day("cost_acu_per_day").or(claimed).unwrap_or_default()
+}
+
+/// What an operator states of a replica that came by itself.
+fn held(replica: &Value) -> String {
+    match names(&replica["held"]) {
+        none if none == "-" || none.is_empty() => String::new(),
+        held => format!("{held}: stated by an operator, whatever it announces of itself"),
+    }
 }
 
 /// A measured speed, or else the one that is assumed until then.
@@ -191,6 +200,7 @@ mod tests {
             "group": "00c0ffee00c0ffee", "carries_on": true, "lingering": 1, "foreign": 1, "usable_slots": 0, "context_tokens": 8192, "prefill_tokens_per_second": null, "assumed": {"prefill_tokens_per_second": 164.2},
             "decode_tokens_per_second": 18.44, "attempts": {"cut": 5, "ok": 30}, "labels": {"room": "4\u{1b}"},
             "source": "registration", "added_at": 60, "expires_at": null, "cost_acu_per_day": null, "claimed_cost_acu_per_day": 0.08,
+            "held": ["labels", "slots"],
             "last_probe": {"at": 61.5, "took_ms": 12.3, "result": "ready", "detail": "ready"},
             "history": [{"at": 62.0, "from": "ready", "to": "out", "reason": "soft_failure", "detail": "its answers break off"}],
         });
@@ -224,6 +234,7 @@ p (number 3, https://p.acu.run)
   verified  token, announced 1970-01-01T00:01:01Z
   said      error: out of\\tmemory, 1970-01-01T00:01:01Z; silent since 1970-01-01T00:01:02Z
   costs     0.0800 ACU a day, as it says itself: counts once you state it (replicas patch --cost-acu-per-day)
+  held      labels,slots: stated by an operator, whatever it announces of itself
   probe     1970-01-01T00:01:01Z, ready, took 12 ms
   history   oldest first
     1970-01-01T00:01:02Z  ready -> out, soft_failure: its answers break off

@@ -203,6 +203,65 @@ def test_a_thousand_phones_with_two_hundred_changes_a_second_stay_smooth(browser
     assert_untroubled(page)
 
 
+PIECES = """() => {
+    // How many cells each frame has made or moved, and what the page said meanwhile.
+    window.pieces = [];
+    const grid = document.getElementById("grid");
+    new MutationObserver((all) => {
+        const made = all.flatMap((one) => [...one.addedNodes]).filter((one) => one.classList?.contains("cell")).length;
+        if (made) window.pieces.push([made, grid.getAttribute("aria-busy"), document.querySelector("#verdicts li").innerText, document.getElementById("pool-count").innerText, document.querySelectorAll(".group-title").length]);
+    }).observe(grid, { childList: true, subtree: true });
+}"""
+
+
+def test_a_thousand_phones_are_drawn_in_pieces_and_told_at_once(browser, stand):
+    nothing = scenes.empty()
+    page = browser.open(stand(nothing).url)
+    see_verdict(page, "No phone is in the pool")
+    page.evaluate(PIECES)
+    full = scenes.thousand()
+    nothing.say("pool", {"replicas": list(full.replicas.values())})
+    until(page, "document.querySelectorAll('.cell').length === 1000")
+    pieces = page.evaluate("window.pieces")
+    assert sum(made for made, *_ in pieces) == 1000 and len(pieces) > 1, "in one piece, the page does not answer for a quarter of a second"
+    # What is counted is counted from the first piece on, and what needs somebody comes first.
+    assert all("5 phones need you" in said and count == "1,000 phones" and groups == 5 for _, _, said, count, groups in pieces), pieces
+    assert [busy for _, busy, *_ in pieces] == ["true"] * (len(pieces) - 1) + [None], "who hears the page is told when it is whole"
+    assert page.locator('.cell[tabindex="0"]').get_attribute("data-state") == "out"
+    # The same where they are told apart otherwise, and where few of them are looked for.
+    page.evaluate("window.pieces = []")
+    page.locator("#group").select_option("deployment")
+    until(page, "window.pieces.reduce((n, [made]) => n + made, 0) === 1000")
+    assert page.evaluate("window.pieces.length") > 1
+    page.locator("#filter").fill("phone-0977")
+    see(page, "#pool-count", "0 of 1,000 phones shown")
+    page.locator("#filter").fill("phone-977")
+    see(page, "#pool-count", "1 of 1,000 phones shown")
+    until(page, "document.querySelectorAll('.cell:not([hidden])').length === 1")
+    page.keyboard.press("Escape")
+    until(page, "document.querySelectorAll('.cell:not([hidden])').length === 1000")
+    cell(page, "phone-500").focus()
+    page.keyboard.press("End")
+    last = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    page.keyboard.press("Enter")
+    see(page, "#side.pinned h3", last.split(",")[0])
+    assert page.locator('.cell[aria-selected="true"]').count() == 1
+    assert_untroubled(page)
+
+
+def test_a_line_that_ends_moves_no_other(browser, stand):
+    scene = scenes.thousand()
+    page = browser.open(stand(scene).url)
+    until(page, "document.querySelectorAll('#requests-body tr').length === 200")
+    page.evaluate("""() => { window.moved = 0; new MutationObserver((all) => { for (const one of all) window.moved += one.addedNodes.length; })
+        .observe(document.getElementById('requests-body'), { childList: true }); }""")
+    first = scene.requests["data"][0]["id"]
+    scene.requests["data"] = scene.requests["data"][1:]
+    scene.say("requests", scene.requests)
+    until(page, "(id) => !document.querySelector(`#requests-body td[title='${id}']`)", first)
+    assert page.evaluate("[window.moved, document.querySelectorAll('#requests-body tr').length]") == [0, 199]
+
+
 def test_the_grid_is_walked_with_the_keyboard(browser, stand):
     page = browser.open(stand(scenes.healthy()).url)
     see_verdict(page, "All well")
@@ -643,6 +702,31 @@ def test_without_a_token_in_the_configuration_none_is_asked_for(browser, stage):
     page = browser.open(gateway.admin)
     until(page, "document.querySelectorAll('.cell').length === 1")
     assert page.locator("#token[open]").count() == 0
+    assert_untroubled(page)
+
+
+def test_a_price_that_only_the_phone_states_and_what_an_operator_holds_are_told(browser, stage):
+    port = free_port()
+    gateway = stage.gateway(config={"registration": {"listen": f"127.0.0.1:{port}", "token": "env:E2E_CONSOLE_REGISTRATION"}, "quarantine": {"of": "none"}})
+    phone = stage.phones(1, model="words")[0]
+    said = {"event": "started", "url": phone.url, "replica": {"slots": 3, "cost_acu_per_day": 0.07}}
+    assert http.request("POST", f"http://127.0.0.1:{port}/admin/register?token={TOKEN}", json=said).status == 201
+    gateway.wait_ready(1)
+    page = browser.open(gateway.admin, token=ADMIN_TOKEN)
+    page.locator(".cell").click()
+    see(page, "#detail .facts", "0.07 ACU a day as it says itself: counts nowhere until you state it")
+    facts = page.locator("#detail .facts")
+    assert "Held" not in facts.inner_text()
+    assert not page.locator("#cost").is_visible(), "a claim is in no amount"
+    one = gateway.replica(phone.url)["id"]
+    assert gateway.manage("PATCH", f"/admin/replicas/{one}", {"slots": 2, "cost_acu_per_day": 0.06}).status == 200
+    see(page, "#detail .facts", "cost and slots: stated by an operator, whatever it says of these")
+    assert "0.06 ACU a day" in facts.inner_text() and "0.07" not in facts.inner_text()
+    # What it says later changes neither.
+    assert http.request("POST", f"http://127.0.0.1:{port}/admin/register?token={TOKEN}", json=said).status == 200
+    assert gateway.replica(phone.url)["slots"] == 2
+    assert gateway.manage("PATCH", f"/admin/replicas/{one}", {"cost_acu_per_day": None}).status == 200
+    see(page, "#detail .facts", "slots: stated by an operator, whatever it says of this when it announces itself")
     assert_untroubled(page)
 
 

@@ -1,13 +1,11 @@
 // Lines over the last hour, as an SVG: axes, legend, the value under the pointer, and the same in words.
 
-import { h, setAttribute, setText, svg } from "./dom.js";
+import { h, remOf, setAttribute, setText, svg } from "./dom.js";
 import { clockTime } from "./words.js";
 
 /** Margins at a root font of 16 px. */
 const MARGINS = [46, 8, 8, 22];
 const HOUR = 3600;
-
-const remOf = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
 
 /** Round numbers from 0 to at least `highest`, three or four of them. */
 function ticks(highest) {
@@ -39,14 +37,12 @@ export function chart({ title, series, format, logarithmic = false }) {
   const readout = h("p", { class: "readout", "aria-live": "off" });
   const element = h("figure", { class: "chart" }, h("figcaption", {}, title), drawing, legend, readout);
   let [points, now, hovered] = [[], Date.now() / 1000, null];
+  /** As laid out last: to ask for it while drawing lays the page out once more. */
+  let [width, height, rem] = [0, 0, 1];
 
-  const draw = () => {
-    const [width, height] = [drawing.clientWidth, drawing.clientHeight];
-    if (!width || !height) return;
-    const rem = remOf();
+  const plot = (seen, shown) => {
     const [LEFT, RIGHT, TOP, BOTTOM] = MARGINS.map((margin) => margin * rem);
     const from = now - HOUR;
-    const seen = points.filter((point) => point.at >= from);
     const values = seen.flatMap((point) => series.map((one) => one.value(point))).filter((v) => Number.isFinite(v) && (!logarithmic || v > 0));
     const marks = logarithmic ? powers(Math.min(...values, 1), Math.max(...values, 1)) : ticks(Math.max(...values, 1e-9) || 1);
     const [low, high] = [marks[0], marks.at(-1)];
@@ -75,9 +71,14 @@ export function chart({ title, series, format, logarithmic = false }) {
       }
       if (path) parts.push(svg("path", { class: `line series-${i}`, d: path }));
     });
-    const shown = hovered === null ? null : seen.reduce((best, point) => (!best || Math.abs(point.at - hovered) < Math.abs(best.at - hovered) ? point : best), null);
     if (shown) parts.push(svg("line", { class: "cursor", x1: x(shown.at), x2: x(shown.at), y1: TOP, y2: height - BOTTOM }));
     drawing.replaceChildren(...parts);
+  };
+
+  const draw = () => {
+    const seen = points.filter((point) => point.at >= now - HOUR);
+    const shown = hovered === null ? null : seen.reduce((best, point) => (!best || Math.abs(point.at - hovered) < Math.abs(best.at - hovered) ? point : best), null);
+    if (width && height) plot(seen, shown);
     const written = (point) => series.map((one) => `${one.name} ${Number.isFinite(one.value(point)) ? format(one.value(point)) : "–"}`).join(", ");
     setText(readout, shown ? `${clockTime(shown.at, now)}: ${written(shown)}` : seen.length ? "" : "Nothing yet: a point comes every 10 s.");
     entries.forEach((entry, i) => setText(entry, seen.length && Number.isFinite(series[i].value(seen.at(-1))) ? format(series[i].value(seen.at(-1))) : "–"));
@@ -90,7 +91,7 @@ export function chart({ title, series, format, logarithmic = false }) {
   };
   drawing.addEventListener("pointermove", (event) => {
     const box = drawing.getBoundingClientRect();
-    const [LEFT, RIGHT] = MARGINS.map((margin) => margin * remOf());
+    const [LEFT, RIGHT] = MARGINS.map((margin) => margin * rem);
     hover(now - HOUR + ((event.clientX - box.left - LEFT) / (box.width - LEFT - RIGHT)) * HOUR);
   });
   drawing.addEventListener("pointerleave", () => hover(null));
@@ -102,7 +103,10 @@ export function chart({ title, series, format, logarithmic = false }) {
     hover(Math.min(now, Math.max(now - HOUR, (hovered ?? now) + step)));
     setAttribute(readout, "aria-live", "polite");
   });
-  new ResizeObserver(draw).observe(drawing);
+  new ResizeObserver(([{ contentRect }]) => {
+    [width, height, rem] = [contentRect.width, contentRect.height, remOf()];
+    draw();
+  }).observe(drawing);
   return {
     element,
     update(newPoints, newNow) {

@@ -1,4 +1,4 @@
-// The page: takes the feed in, and draws what changed, at most once a frame.
+// The page: takes the feed in, and draws what changed, frame by frame.
 
 import * as actions from "./actions.js";
 import { chart } from "./chart.js";
@@ -14,6 +14,8 @@ import { STATES, ago, count, length, number } from "./words.js";
 
 /** Silence after which what is shown is dimmed, in seconds: the feed writes at least every 15 s. */
 const STALE = 25;
+/** Time within a frame for drawing, in ms: the browser's own part of it, laying out and painting, takes as long again. */
+const FRAME = 8;
 
 const state = emptyState();
 const changed = new Set();
@@ -28,6 +30,10 @@ const grid = new Grid(byId("grid"), {
   pick: (id) => {
     pinned = pinned === id ? null : id;
     soon("detail");
+  },
+  redraw: () => {
+    for (const id of state.replicas.keys()) changed.add(id);
+    soon("pool", "cells");
   },
 });
 const detail = new Detail(byId("detail"), () => nowOf(state));
@@ -58,29 +64,42 @@ function soon(...parts) {
   drawing ||= document.hidden ? setTimeout(draw, 1000) : requestAnimationFrame(draw);
 }
 
-const PANELS = {
-  totals: panels.drawTotals, queue: panels.drawQueue, requests: panels.drawRequests, batches: panels.drawBatches, events: panels.drawEvents,
-  advice: panels.drawAdvice, cost: panels.drawCost, deployments: panels.drawDeployments,
-};
-
-function draw() {
-  drawing = 0;
-  const now = nowOf(state);
-  if (dirty.has("pool")) {
+/** What is drawn, what matters most first. A part that answers false is not done, and goes on with the next frame. */
+const PARTS = {
+  verdict: drawVerdict,
+  totals: () => panels.drawTotals(state),
+  pool() {
     grid.update(state.replicas, changed);
     changed.clear();
     drawPool();
-    panels.drawTotals(state);
-    dirty.add("advice");
-  }
-  if (dirty.has("pool") || dirty.has("detail")) drawDetail();
-  for (const [part, drawPart] of Object.entries(PANELS)) if (dirty.has(part)) drawPart(state, now);
-  if (dirty.has("history")) {
+  },
+  detail: drawDetail,
+  cells: (now, isLate) => grid.drawSome(isLate),
+  queue: (now) => panels.drawQueue(state, now),
+  requests: (now) => panels.drawRequests(state, now),
+  history(now) {
     panels.drawRates(state);
     for (const one of charts) one.update(state.points, now);
+  },
+  batches: (now) => panels.drawBatches(state, now),
+  events: (now) => panels.drawEvents(state, now),
+  advice: (now) => panels.drawAdvice(state, now),
+  cost: () => panels.drawCost(state),
+  deployments: (now) => panels.drawDeployments(state, now),
+};
+/** The parts of the page that show what an event tells of, if they are others than the one of its name. The verdict looks at everything. */
+const SHOWN_BY = { pool: ["totals", "pool", "detail", "cells", "advice"], registration: [], hello: ["events", "history", "requests", "queue"] };
+
+/** Draws for as long as a frame leaves time, and the rest with the next: nobody waits for a key or a click while a large pool is drawn. */
+function draw() {
+  drawing = 0;
+  const [now, until] = [nowOf(state), performance.now() + FRAME];
+  const isLate = () => !document.hidden && performance.now() > until;
+  for (const [part, drawPart] of Object.entries(PARTS)) {
+    if (dirty.delete(part) && drawPart(now, isLate) === false) dirty.add(part);
+    if (isLate()) break;
   }
-  drawVerdict(now);
-  dirty.clear();
+  if (dirty.size) soon();
 }
 
 function drawVerdict(now) {
@@ -174,8 +193,8 @@ const feed = new Feed("/admin/watch", actions.headers, {
       version ??= data.version;
       byId("update").hidden = version === data.version;
       setText(byId("about"), `huntgroup ${data.version}, running since ${new Date(data.started_at * 1000).toLocaleString("en-GB")}`);
-      soon("events", "history", "requests", "queue");
-    } else if (part) soon(part);
+    }
+    if (part) soon("verdict", ...(SHOWN_BY[part] ?? [part]));
     if (part === "pool") document.body.classList.remove("blank");
     drawStanding();
   },
@@ -200,7 +219,6 @@ byId("group").addEventListener("change", ({ target }) => {
 const filter = byId("filter");
 filter.addEventListener("input", () => {
   grid.filter = wordsOf(filter.value);
-  drawPool();
 });
 byId("side-close").addEventListener("click", () => unpin());
 byId("add-open").addEventListener("click", openAdding);
@@ -258,5 +276,5 @@ function kept(name, value) {
 }
 
 drawStanding();
-soon("verdict", "pool");
+soon("verdict", ...SHOWN_BY.pool);
 feed.start();

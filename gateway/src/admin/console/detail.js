@@ -4,10 +4,24 @@ import { call, drain, remove, undrain } from "./actions.js";
 import { address, h, keyed, moment, setAttribute, setMoment, setText } from "./dom.js";
 import { standingOf } from "./pool.js";
 import { remedyOf } from "./verdict.js";
-import { acu, count, length, number, own, reasonOf, stateOf } from "./words.js";
+import { acu, count, length, listed, number, own, reasonOf, stateOf } from "./words.js";
 
 const PHASES = { queued: "waits", prefill: "reads its prompt", decode: "writes its answer" };
 export const phaseOf = (phase) => own(PHASES, phase) ?? String(phase ?? "");
+
+/** Its price a day, or the one that only it states of itself. */
+export function priceOf(cost, claimed) {
+  if (Number.isFinite(cost)) return `${acu(cost)} a day`;
+  return Number.isFinite(claimed) ? `${acu(claimed)} a day as it says itself: counts nowhere until you state it (huntgroup replicas patch --cost-acu-per-day)` : null;
+}
+
+const FIELDS = { context_tokens: "context", expires_at: "end", cost_acu_per_day: "cost", prefill_rate: "reading speed", decode_rate: "writing speed" };
+
+/** What an operator states of a phone that came by itself. */
+export function heldOf(held) {
+  const names = held.map((name) => own(FIELDS, name) ?? String(name).replaceAll("_", " "));
+  return names.length ? `${listed(names)}: stated by an operator, whatever it says of ${names.length === 1 ? "this" : "these"} when it announces itself` : null;
+}
 
 /** When what only the API tells is asked for, in ms: once somebody stays with a phone, a while after it changed, and again and again. */
 const [STAYS, SETTLED, AGAIN] = [120, 1_500, 10_000];
@@ -141,8 +155,8 @@ export class Detail {
       ["Phone says", phone],
       ["Limit", r.limit?.level && r.limit.level !== "none" ? `${r.limit.level}: ${r.limit.reason}` : null],
       ["Deployment", r.deployment], ["Processor", r.processor ?? full?.processor], ["Ends", left(r.expires_at)],
-      ["Costs", Number.isFinite(r.cost) ? `${acu(r.cost)} a day` : null],
-      ["Verified", r.verification && r.verification !== "none" ? r.verification : null], ["Stated by", r.source], ["Labels", labels.join(", ")], ["Number", `#${r.id}`],
+      ["Costs", priceOf(r.cost, full?.claimed_cost_acu_per_day)],
+      ["Verified", r.verification && r.verification !== "none" ? r.verification : null], ["Stated by", r.source], ["Held", heldOf(full?.held ?? [])], ["Labels", labels.join(", ")], ["Number", `#${r.id}`],
     ].filter(([, value]) => value !== null && value !== undefined && value !== "");
   }
 }

@@ -38,6 +38,14 @@ export function setAttribute(element, name, value) {
   if (element.getAttribute(name) !== wanted) element.setAttribute(name, wanted);
 }
 
+/** Hides an element, or shows it, and touches nothing if it is so already. */
+export const setHidden = (element, isHidden) => {
+  if (element.hidden !== isHidden) element.hidden = isHidden;
+};
+
+/** How much larger than usual letters are: 1 at a root font of 16 px. */
+export const remOf = () => parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
+
 /**
  * Makes the children of `parent` those of `items`, in their order. An element is kept as long as its key is there, so that focus, selection
  * and scroll position stay. `create(item)` makes one, `update(element, item)` brings it up to date.
@@ -49,12 +57,16 @@ export function keyed(parent, items, keyOf, create, update) {
     parent.keyedChildren = new Map();
   }
   const known = parent.keyedChildren;
-  const wanted = new Set();
-  let place = parent.firstElementChild;
-  for (const item of items) {
-    const key = keyOf(item);
+  const wanted = new Map();
+  for (const item of items) if (!wanted.has(keyOf(item))) wanted.set(keyOf(item), item);
+  // First what is gone: otherwise everything behind it would be in the wrong place, and be moved.
+  for (const [key, element] of known) {
     if (wanted.has(key)) continue;
-    wanted.add(key);
+    element.remove();
+    known.delete(key);
+  }
+  let place = parent.firstElementChild;
+  for (const [key, item] of wanted) {
     let element = known.get(key);
     if (!element) {
       element = create(item);
@@ -63,11 +75,6 @@ export function keyed(parent, items, keyOf, create, update) {
     update(element, item);
     if (element === place) place = place.nextElementSibling;
     else parent.insertBefore(element, place);
-  }
-  for (const [key, element] of known) {
-    if (wanted.has(key)) continue;
-    element.remove();
-    known.delete(key);
   }
 }
 

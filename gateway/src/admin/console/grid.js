@@ -1,6 +1,9 @@
 // The pool as a grid: a cell for each replica, kept for as long as the replica is there.
+//
+// What is counted (groups, their sizes, what is shown) is counted of the replicas, at once. Cells are brought up to date a few at a time, as long as
+// `drawSome` is given: a thousand in one piece hold the page up for a quarter of a second, and everybody who looks at it.
 
-import { h, setAttribute, setText } from "./dom.js";
+import { h, remOf, setAttribute, setHidden, setText } from "./dom.js";
 import { matches } from "./state.js";
 import { isReady, standingOf } from "./pool.js";
 import { kinds } from "./verdict.js";
@@ -10,6 +13,8 @@ import { STATES, count, number, own, stateOf } from "./words.js";
 const SIZES = [["xl", 196, 66], ["l", 148, 50], ["m", 50, 44], ["s", 32, 32], ["xs", 24, 24]];
 /** Height that the grid should fit into, in px, at a root font of 16. */
 const HEIGHT = 500;
+/** Sizes at which a cell has room for words. */
+const NAMED = new Set(["xl", "l"]);
 
 const GROUPINGS = {
   state: standingOf,
@@ -18,6 +23,8 @@ const GROUPINGS = {
   none: () => "all",
 };
 const ORDER = Object.keys(STATES);
+
+const rankOf = (key) => (ORDER.indexOf(key) + ORDER.length + 1) % (ORDER.length + 1);
 
 export class Grid {
   #root;
@@ -29,8 +36,14 @@ export class Grid {
   #current = null;
   #selected = null;
   #replicas = new Map();
+  /** Ids of replicas whose cells are not up to date. */
+  #pending = new Set();
+  /** As laid out last, in px at a root font of 16: to ask for it while drawing lays the page out once more. */
+  #width = 0;
+  /** Groups that have a replica. */
+  #headings = 0;
 
-  /** `on.hover(id | null)` and `on.pick(id)`. */
+  /** `on.hover(id | null)`, `on.pick(id)`, and `on.redraw()` where all replicas are to be given to `update` anew. */
   constructor(root, on) {
     this.#root = root;
     this.#on = on;
@@ -52,7 +65,10 @@ export class Grid {
       if (id !== null) on.pick(id);
     });
     root.addEventListener("keydown", (event) => this.#key(event));
-    new ResizeObserver(() => this.#resize()).observe(root);
+    new ResizeObserver(([{ contentRect }]) => {
+      this.#width = contentRect.width / remOf();
+      this.#resize();
+    }).observe(root);
   }
 
   #idAt(target) {
@@ -60,16 +76,33 @@ export class Grid {
     return cell ? Number(cell.dataset.id) : null;
   }
 
-  /** Takes in what changed: ids of replicas that are new, different or gone. */
+  /** Takes in what changed: ids of replicas that are new, different or gone. The most urgent are drawn first. */
   update(replicas, changed) {
     this.#replicas = replicas;
-    const dirty = new Set();
-    for (const id of changed) {
-      const replica = replicas.get(id);
-      if (replica) this.#draw(replica, dirty);
-      else this.#drop(id, dirty);
+    const rank = (id) => rankOf(replicas.has(id) ? standingOf(replicas.get(id)) : "");
+    for (const { id } of [...changed].map((id) => ({ id, rank: rank(id) })).sort((a, b) => a.rank - b.rank || a.id - b.id)) this.#pending.add(id);
+    this.#regroup();
+  }
+
+  /** Brings cells up to date until `isLate()`, but one at least. Returns whether all are. */
+  drawSome(isLate) {
+    for (const id of this.#pending) {
+      this.#pending.delete(id);
+      const replica = this.#replicas.get(id);
+      if (replica) this.#draw(replica);
+      else this.#drop(id);
+      if (isLate()) break;
     }
-    this.#finish(dirty);
+    const isDone = this.#pending.size === 0;
+    if (isDone) {
+      for (const [key, { ids, element }] of this.#groups) {
+        if (ids.length) continue;
+        element.remove();
+        this.#groups.delete(key);
+      }
+    }
+    setAttribute(this.#root, "aria-busy", isDone ? null : "true");
+    return isDone;
   }
 
   set grouping(grouping) {
@@ -77,14 +110,14 @@ export class Grid {
     for (const group of this.#groups.values()) group.element.remove();
     this.#groups.clear();
     for (const cell of this.#cells.values()) cell.group = null;
-    this.update(this.#replicas, [...this.#replicas.keys()]);
+    this.#on.redraw();
   }
 
   set filter(words) {
     this.#words = words;
-    for (const [id, cell] of this.#cells) cell.element.hidden = !matches(this.#replicas.get(id), words);
-    this.#finish(new Set(this.#groups.values()));
+    this.#on.redraw();
   }
+
 
   set selected(id) {
     if (id === this.#selected) return;
@@ -97,23 +130,23 @@ export class Grid {
     mark(id, true);
   }
 
-  /** Cells that are seen, of all. */
+  /** Replicas that the filter lets through, of all. */
   get shown() {
     let shown = 0;
-    for (const { element } of this.#cells.values()) shown += element.hidden ? 0 : 1;
-    return { shown, all: this.#cells.size };
+    for (const replica of this.#replicas.values()) shown += matches(replica, this.#words) ? 1 : 0;
+    return { shown, all: this.#replicas.size };
   }
 
   focus(id = this.#current) {
     (this.#cells.get(id) ?? this.#cells.get(this.#current))?.element.focus();
   }
 
-  #draw(replica, dirty) {
+  #draw(replica) {
     let cell = this.#cells.get(replica.id);
     if (!cell) {
-      const [bar, letter, name, sub] = ["bar", "letter", "name", "sub"].map((kind) => h("span", { class: kind }));
-      const element = h("button", { type: "button", class: "cell", role: "option", tabindex: "-1", "data-id": replica.id, "aria-selected": "false" }, bar, letter, name, sub);
-      cell = { element, bar, letter, name, sub, group: null, drawn: "" };
+      const [bar, letter] = ["bar", "letter"].map((kind) => h("span", { class: kind }));
+      const element = h("button", { type: "button", class: "cell", role: "option", tabindex: "-1", "data-id": replica.id, "aria-selected": String(replica.id === this.#selected) }, bar, letter);
+      cell = { element, letter, text: null, group: null, drawn: "" };
       this.#cells.set(replica.id, cell);
       if (this.#current === null) this.#rove(replica.id);
     }
@@ -130,21 +163,32 @@ export class Grid {
       setAttribute(cell.element, "data-limit", fewer ? "fewer" : null);
       setAttribute(cell.element, "data-amiss", amiss);
       setText(cell.letter, shown.letter || (amiss ? "▲" : fewer ? "–" : ""));
-      setText(cell.name, name);
       setAttribute(cell.element, "title", `${name}${model ? `, ${model}` : ""}`);
-      setText(cell.sub, standing === "ready" || busy ? `${busy}/${usable} ${model}` : shown.word);
       cell.element.style.setProperty("--fill", working ? Math.min(1, working / Math.max(1, usable)).toFixed(2) : "0");
       setAttribute(cell.element, "aria-label", `${name}, ${shown.word}, ${number(busy)} of ${count(usable, "slot")} busy${fewer ? ", fewer" : ""}${amiss ? ", something to see to" : ""}`);
     }
+    this.#write(cell, replica);
     const key = GROUPINGS[this.#grouping](replica);
-    if (cell.group?.key !== key) this.#move(replica.id, cell, key, dirty);
-    else dirty.add(cell.group);
-    cell.element.hidden = !matches(replica, this.#words);
+    if (cell.group?.key !== key) this.#move(replica.id, cell, key);
+    setHidden(cell.element, !matches(replica, this.#words));
   }
 
-  #move(id, cell, key, dirty) {
+  /** The words in a cell, where it has room for any: most of a large pool's cells never have. */
+  #write(cell, replica) {
+    if (!NAMED.has(this.#root.dataset.size)) return;
+    if (!cell.text) {
+      cell.text = ["name", "sub"].map((kind) => h("span", { class: kind }));
+      cell.element.append(...cell.text);
+    }
+    const { busy = 0, usable = 0, name } = replica;
+    const standing = standingOf(replica);
+    setText(cell.text[0], name);
+    setText(cell.text[1], standing === "ready" || busy ? `${busy}/${usable} ${replica.models?.[0] ?? ""}` : stateOf(standing).word);
+  }
+
+  #move(id, cell, key) {
     const hadFocus = document.activeElement === cell.element;
-    this.#leave(id, cell, dirty);
+    this.#leave(id, cell);
     const group = this.#groups.get(key) ?? this.#makeGroup(key);
     let [low, high] = [0, group.ids.length];
     while (low < high) {
@@ -156,21 +200,18 @@ export class Grid {
     group.ids.splice(low, 0, id);
     group.cells.insertBefore(cell.element, next === undefined ? null : this.#cells.get(next).element);
     cell.group = group;
-    dirty.add(group);
     if (hadFocus) cell.element.focus({ preventScroll: true });
   }
 
-  #leave(id, cell, dirty) {
-    if (!cell.group) return;
-    cell.group.ids.splice(cell.group.ids.indexOf(id), 1);
-    dirty.add(cell.group);
+  #leave(id, cell) {
+    cell.group?.ids.splice(cell.group.ids.indexOf(id), 1);
   }
 
-  #drop(id, dirty) {
+  #drop(id) {
     const cell = this.#cells.get(id);
     if (!cell) return;
     const hadFocus = document.activeElement === cell.element;
-    this.#leave(id, cell, dirty);
+    this.#leave(id, cell);
     cell.element.remove();
     this.#cells.delete(id);
     if (this.#current !== id) return;
@@ -180,13 +221,26 @@ export class Grid {
     if (hadFocus) next?.focus();
   }
 
+  /** Brings the groups up to date with the replicas: which there are, and what stands above each. */
+  #regroup() {
+    const members = new Map([...this.#groups.keys()].map((key) => [key, []]));
+    for (const replica of this.#replicas.values()) {
+      const key = GROUPINGS[this.#grouping](replica);
+      if (members.has(key)) members.get(key).push(replica);
+      else members.set(key, [replica]);
+    }
+    for (const [key, some] of members) this.#head(this.#groups.get(key) ?? this.#makeGroup(key), some);
+    this.#headings = [...members.values()].filter((some) => some.length).length;
+    this.#resize();
+  }
+
   #makeGroup(key) {
     const [title, why, cells] = [h("span", { class: "group-title" }), h("span", { class: "group-why" }), h("div", { class: "cells" })];
     const heading = h("div", { class: "group-heading", role: "presentation" }, title, why);
     const element = h("div", { class: "group", role: "group" }, heading, cells);
     const group = { key, ids: [], element, title, why, cells };
     this.#groups.set(key, group);
-    const place = (one) => (this.#grouping === "state" ? (ORDER.indexOf(one.key) + ORDER.length + 1) % (ORDER.length + 1) : 0);
+    const place = (one) => (this.#grouping === "state" ? rankOf(one.key) : 0);
     const after = [...this.#groups.values()].filter((one) => one !== group)
       .filter((one) => place(one) > place(group) || (place(one) === place(group) && String(one.key) > String(key)))
       .sort((a, b) => place(a) - place(b) || (String(a.key) < String(b.key) ? -1 : 1))[0];
@@ -194,21 +248,8 @@ export class Grid {
     return group;
   }
 
-  #finish(dirty) {
-    for (const group of dirty) {
-      if (!group.ids.length) {
-        group.element.remove();
-        this.#groups.delete(group.key);
-        continue;
-      }
-      this.#head(group);
-    }
-    this.#resize();
-  }
-
-  #head(group) {
-    const n = group.ids.length;
-    const members = group.ids.map((id) => this.#replicas.get(id)).filter(Boolean);
+  #head(group, members) {
+    const n = members.length;
     let [title, why] = ["", ""];
     if (this.#grouping === "state") {
       title = `${stateOf(group.key).word} ${number(n)}`;
@@ -223,17 +264,18 @@ export class Grid {
     setText(group.why, why);
     setAttribute(group.why, "title", why || null);
     setAttribute(group.element, "aria-label", `${title}${why ? `: ${why}` : ""}`);
-    group.element.hidden = !members.some((r) => matches(r, this.#words));
+    setHidden(group.element, !members.some((r) => matches(r, this.#words)));
   }
 
   #resize() {
-    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
-    const width = this.#root.clientWidth / rem;
-    if (!width) return;
-    const room = HEIGHT - 40 * Math.min(3, this.#groups.size);
-    const n = this.#cells.size;
-    const fits = ([, w, height]) => Math.ceil(n / Math.max(1, Math.floor(width / w))) * height <= room;
-    setAttribute(this.#root, "data-size", (SIZES.find(fits) ?? SIZES.at(-1))[0]);
+    if (!this.#width) return;
+    const room = HEIGHT - 40 * Math.min(3, this.#headings);
+    const n = this.#replicas.size;
+    const fits = ([, w, height]) => Math.ceil(n / Math.max(1, Math.floor(this.#width / w))) * height <= room;
+    const [size] = SIZES.find(fits) ?? SIZES.at(-1);
+    if (size === this.#root.dataset.size) return;
+    this.#root.dataset.size = size;
+    for (const [id, cell] of this.#cells) if (this.#replicas.has(id)) this.#write(cell, this.#replicas.get(id));
   }
 
   #visible() {

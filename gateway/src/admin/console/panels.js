@@ -22,6 +22,17 @@ function table(id, items, keyOf, create, update) {
   });
 }
 
+/** Lists of hundreds grow by so many lines a frame: `grow(items)` gives those that are to be there now. */
+const LINES = 50;
+function growing() {
+  let n = 0;
+  return (items) => {
+    n = Math.min(items.length, n + LINES);
+    return items.slice(0, n);
+  };
+}
+const [requestLines, eventLines] = [growing(), growing()];
+
 export function drawTotals({ totals, replicas }) {
   if (!totals) return;
   const state = (name) => totals.replicas?.[name] ?? 0;
@@ -73,6 +84,7 @@ export function drawQueue({ queue }) {
   });
 }
 
+/** Returns whether all of them are there; otherwise it is to be called again. */
 export function drawRequests({ requests }, now) {
   const data = requests?.data ?? [];
   const more = (requests?.total ?? 0) - data.length;
@@ -86,7 +98,8 @@ export function drawRequests({ requests }, now) {
     element.lastElementChild.append(button);
     return element;
   };
-  table("requests-body", data, (one) => one.id, create, (element, one) => {
+  const lines = requestLines(data);
+  table("requests-body", lines, (one) => one.id, create, (element, one) => {
     element.request = one;
     const [since, id, tenant, klass, model, phase, phone] = element.children;
     setMoment(since.firstElementChild, one.since, now);
@@ -100,6 +113,7 @@ export function drawRequests({ requests }, now) {
     setAttribute(phase, "data-phase", one.phase);
     setText(phone, one.replica ?? "–");
   });
+  return lines.length === data.length;
 }
 
 const WAITS = { replica: "waits for a phone of its model", hours: "waits for its hours", memory: "waits for memory", disk: "waits for the disk" };
@@ -143,14 +157,17 @@ function eventText(one) {
   return [own(EVENTS, one.event) ?? String(one.event ?? "").replaceAll("_", " "), one.url ?? one.detail ?? ""].filter(Boolean).join(" ");
 }
 
+/** Returns whether all of them are there; otherwise it is to be called again. */
 export function drawEvents({ events }, now) {
   const none = byId("events-none");
   none.hidden = events.length > 0;
-  keyed(byId("events-list"), [...events].reverse(), (one) => `${one.number} ${one.at}`, (one) => {
+  const lines = eventLines([...events].reverse());
+  keyed(byId("events-list"), lines, (one) => `${one.number} ${one.at}`, (one) => {
     const to = one.to ? stateOf(one.to) : null;
     const mark = h("i", { class: "mark", "data-state": one.to ?? "other", "aria-hidden": "true" }, to?.letter ?? "·");
     return h("li", {}, mark, moment(), " ", h("b", {}, one.name), " ", eventText(one));
   }, (element, one) => setMoment(element.querySelector("time"), one.at, now));
+  return lines.length === events.length;
 }
 
 /** A card of facts that may be absent: hidden without rows. Rows are `[label, value, alarm]`. */

@@ -89,14 +89,20 @@ export const nowOf = (state, localNow = Date.now() / 1000) => localNow + state.s
 /** Whether what is shown is what is. */
 export const isLive = (state) => state.connection.phase === "live" && state.seen.has("pool");
 
-/** Whether a replica has all of the filter's words somewhere in what names it. */
-export function matches(replica, words) {
-  if (!words.length) return true;
+/** What a replica is found by. Kept as long as it: the feed tells of one that changed by another object. */
+const texts = new WeakMap();
+function textOf(replica) {
+  const known = texts.get(replica);
+  if (known !== undefined) return known;
   const text = [
     replica.name, replica.url, replica.state, ...(replica.models ?? []), replica.deployment, replica.processor, replica.problem, replica.dialect,
     replica.source, replica.verification, replica.limit?.reason, replica.draining ? "draining" : "", replica.limit?.level === "paused" ? "resting" : "", `#${replica.id}`,
   ].join("\n").toLowerCase();
-  return words.every((word) => text.includes(word));
+  texts.set(replica, text);
+  return text;
 }
+
+/** Whether a replica has all of the filter's words somewhere in what names it. */
+export const matches = (replica, words) => words.every((word) => textOf(replica).includes(word));
 
 export const wordsOf = (text) => text.toLowerCase().split(/\s+/).filter(Boolean);
