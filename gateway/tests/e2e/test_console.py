@@ -249,6 +249,21 @@ def test_a_thousand_phones_are_drawn_in_pieces_and_told_at_once(browser, stand):
     assert_untroubled(page)
 
 
+def test_what_a_relay_takes_is_laid_on_no_phone_and_its_requests_are_said_to_wait(browser, stand):
+    scene = scenes.relay_down()
+    waiting = {"tenant": "fraud", "model": "qwen3.5-9b", "route": "/v1/chat/completions", "class": "standard", "replica": None, "since": time.time() - 20, "attempts": 1}
+    scene.requests = {"total": 2, "data": [{**waiting, "id": "one", "phase": "decode", "content_events": 42}, {**waiting, "id": "two", "phase": "prefill", "content_events": 0}]}
+    scene.advice = {"at": time.time(), "window_s": 3600, "data": [{"model": "qwen3.5-9b", "verdict": "enough", "confidence": "good", "now": {"phones": 33}, "wanted": 33, "kinds": [], "reasons": []}]}
+    page = browser.open(stand(scene).url)
+    see_verdict(page, "Relay acu.run:443 is down")
+    page.locator(".cell").first.click()
+    said = see(page, "#detail .next", "this phone is not to blame").inner_text()
+    assert "is its app open" not in said
+    assert page.locator("#requests-body td[data-phase=queued]").all_inner_texts() == ["waits to go on, 42 pieces", "waits"]
+    assert see(page, "#advice strong.alarm").inner_text() == "enough: 33 now (none serving), 33 wanted"
+    assert_untroubled(page)
+
+
 def test_a_line_that_ends_moves_no_other(browser, stand):
     scene = scenes.thousand()
     page = browser.open(stand(scene).url)

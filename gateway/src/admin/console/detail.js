@@ -23,6 +23,9 @@ export function heldOf(held) {
   return names.length ? `${listed(names)}: stated by an operator, whatever it says of ${names.length === 1 ? "this" : "these"} when it announces itself` : null;
 }
 
+/** What becomes of a request now. One without a phone waits for one, also in the middle of its answer. */
+export const standOf = ({ phase, replica }) => (phase === "decode" && !replica ? "waits to go on" : phase === "prefill" && !replica ? PHASES.queued : phaseOf(phase));
+
 /** When what only the API tells is asked for, in ms: once somebody stays with a phone, a while after it changed, and again and again. */
 const [STAYS, SETTLED, AGAIN] = [120, 1_500, 10_000];
 
@@ -107,7 +110,7 @@ export class Detail {
     setText(parts.problem, r.problem ?? "");
     const limit = r.limit?.level === "fewer" ? `It gets less work: ${r.limit.reason}. ` : "";
     const { next, again } = remedyOf(r);
-    const advice = [r.problem && next ? "" : shown.next, again ? `${again.charAt(0).toUpperCase()}${again.slice(1)}.` : ""].join(" ");
+    const advice = [r.reason === "relay_down" ? "Wait for its relay, or check the way to it: this phone is not to blame." : r.problem && next ? "" : shown.next, again ? `${again.charAt(0).toUpperCase()}${again.slice(1)}.` : ""].join(" ");
     setText(parts.next, `${limit}${advice}`);
     parts.drain.hidden = r.draining || r.removing;
     parts.undrain.hidden = !r.draining || r.removing;

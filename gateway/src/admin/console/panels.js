@@ -1,7 +1,7 @@
 // The lists below the pool: who waits, what runs, batches, events, and the cards of what may be absent.
 
 import { cancelBatch, cancelRequest } from "./actions.js";
-import { phaseOf } from "./detail.js";
+import { standOf } from "./detail.js";
 import { takesWork } from "./pool.js";
 import { byId, h, keyed, moment, setAttribute, setMoment, setText } from "./dom.js";
 import { acu, ago, bytes, count, exactly, length, number, own, percent, reasonOf, stateOf } from "./words.js";
@@ -109,8 +109,8 @@ export function drawRequests({ requests }, now) {
     setText(tenant, one.tenant);
     setText(klass, one.class);
     setText(model, one.model);
-    setText(phase, `${phaseOf(one.phase)}${one.content_events ? `, ${number(one.content_events)} pieces` : ""}${one.attempts > 1 ? `, ${number(one.attempts)} tries` : ""}`);
-    setAttribute(phase, "data-phase", one.phase);
+    setText(phase, `${standOf(one)}${one.content_events ? `, ${number(one.content_events)} pieces` : ""}${one.attempts > 1 ? `, ${number(one.attempts)} tries` : ""}`);
+    setAttribute(phase, "data-phase", one.replica ? one.phase : "queued");
     setText(phone, one.replica ?? "–");
   });
   return lines.length === data.length;
@@ -245,7 +245,8 @@ export function drawAdvice({ advice, replicas }, now) {
   keyed(card.querySelector("dl"), models, (one) => one.model, create, (line, one) => {
     const [wanted, why] = line.lastElementChild.children;
     setText(wanted, wantedOf(one, serving.get(one.model)));
-    setAttribute(wanted, "class", one.verdict === "more" || one.verdict === "unattainable" ? "alarm" : null);
+    const isShort = one.verdict === "more" || one.verdict === "unattainable" || (one.now?.phones > 0 && !serving.get(one.model));
+    setAttribute(wanted, "class", isShort ? "alarm" : null);
     const reasons = one.reasons ?? [];
     why.hidden = reasons.length === 0;
     keyed(why.lastElementChild, reasons, (reason) => reason, () => h("li", {}), setText);

@@ -1,5 +1,7 @@
 //! The glance as lines for a screen of a given size. Pure: what is shown depends on nothing but its arguments.
 
+use std::collections::BTreeMap;
+
 use super::{
     super::{cost::digits, replicas::length, show, table::Align},
     frame::{Column, Line, Style, Tone, bar, curve, grid},
@@ -10,6 +12,8 @@ use super::{
 const BAR: usize = 20;
 /// For so many seconds refused announcements of phones are told.
 const REFUSED_LATELY: f64 = 3600.0;
+/// Phones that are out are told on top if they are one in so many, as in the console.
+const MANY_ONE_IN: usize = 5;
 /// Columns of the curve of the last hour.
 const CURVE: usize = 36;
 
@@ -176,6 +180,7 @@ fn header(glance: &Glance, view: &View, style: Style, now: f64, address: &str) -
     }
     lines.extend(chain_line(glance, now));
     lines.extend(missing_line(glance, now));
+    lines.extend(out_line(glance));
     lines.extend(refused_line(glance, now));
     lines.push(replicas_line(glance, style));
     lines.push(requests_line(glance));
@@ -200,13 +205,39 @@ fn chain_line(glance: &Glance, now: f64) -> Option<Line> {
 
 /// Phones that served before the gateway was started anew, and do not answer it.
 fn missing_line(glance: &Glance, now: f64) -> Option<Line> {
-    let missing: Vec<_> = glance.replicas.values().filter(|replica| is_missing(replica)).collect();
+    let missing: Vec<_> = glance
+        .replicas
+        .values()
+        .filter(|replica| is_missing(replica) && !is_behind_a_relay_that_is_down(replica))
+        .collect();
     let first = missing.first()?;
     let (count, verb) = (missing.len(), if missing.len() == 1 { "phone has" } else { "phones have" });
     let since = age(now, glance.hello.started_at);
     let problem = first.problem.as_deref().unwrap_or_default();
     let text = format!("{count} {verb} not come back since the restart {since} ago; {}: {problem}", first.name);
     Some(Line::default().with(Tone::Bad, &text))
+}
+
+/// What most phones of those have that are out, where they are many. What a relay or a restart explains is told there.
+fn out_line(glance: &Glance) -> Option<Line> {
+    let is_told = |replica: &&Replica| is_missing(replica) || is_behind_a_relay_that_is_down(replica);
+    let out: Vec<_> =
+        glance.replicas.values().filter(|replica| replica.state == "out").filter(|replica| !is_told(replica)).collect();
+    let all = glance.replicas.len();
+    if out.len() < 2 || out.len() * MANY_ONE_IN < all {
+        return None;
+    }
+    let mut problems: BTreeMap<&str, usize> = BTreeMap::new();
+    for problem in out.iter().filter_map(|replica| replica.problem.as_deref()) {
+        *problems.entry(problem).or_default() += 1;
+    }
+    let why = problems.iter().max_by_key(|(_, count)| **count).map(|(problem, count)| format!("; {count}: {problem}"));
+    let text = format!("{} of {all} phones are out{}", out.len(), why.unwrap_or_default());
+    Some(Line::default().with(Tone::Bad, &text))
+}
+
+fn is_behind_a_relay_that_is_down(replica: &Replica) -> bool {
+    replica.reason == "relay_down"
 }
 
 fn is_missing(replica: &Replica) -> bool {

@@ -106,6 +106,7 @@ pub struct Replica {
     pub name: String,
     pub state: String,
     pub since_s: f64,
+    pub reason: String,
     pub takes_work: bool,
     pub missing: bool,
     pub problem: Option<String>,

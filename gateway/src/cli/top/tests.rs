@@ -200,6 +200,26 @@ fn phones_that_did_not_come_back_and_phones_that_are_refused_are_told_on_top() {
 }
 
 #[test]
+fn that_many_phones_are_out_and_why_is_told_on_top_but_not_what_a_relay_explains() {
+    let page = Some("a web page instead of the engine (status 502)");
+    let mut glance = pool(&[("ready", None), ("ready", None), ("out", page), ("out", page), ("out", Some("its key"))]);
+    let words = "3 of 5 phones are out; 2: a web page instead of the engine (status 502)";
+    let shown = text(&glance, &mut View::default(), SCREEN);
+    assert!(shown.contains(words), "{shown}");
+    // Those that a relay has taken are told with it, also after a restart.
+    let behind = |id| {
+        let mut one = replica(id, "out", Some("nobody accepts the connection"));
+        (one["reason"], one["missing"]) = (json!("relay_down"), json!(true));
+        one
+    };
+    assert!(glance.take_in("delta", json!({"replicas": [behind(3), behind(4), behind(5)], "gone": []})));
+    let shown = text(&glance, &mut View::default(), SCREEN);
+    assert!(!shown.contains("phones are out") && !shown.contains("come back"), "{shown}");
+    let single = pool(&[("ready", None), ("ready", None), ("out", page)]);
+    assert!(!text(&single, &mut View::default(), SCREEN).contains("are out"), "single phones come and go");
+}
+
+#[test]
 fn a_new_request_that_no_phone_could_take_is_not_said_to_wait() {
     let mut glance = pool(&[("out", Some("nobody accepts the connection")); 2]);
     let none = json!({"by_class": [{"class": "interactive", "waiting": 0, "estimate_s": null}], "refused_after_s": 30.0,
