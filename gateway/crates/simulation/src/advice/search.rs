@@ -22,9 +22,11 @@ const SOME_SPARE: usize = 64;
 const EXACT: usize = 40;
 /// Plays for the phones of a kind.
 const KIND_PLAYS: u32 = 4;
-/// Plays from which on a share has an error that is known; so many of these errors away from the objective it is clear. Fewer would
-/// not do: where most plays are good and one in five is bad, three that are good say little.
+/// Plays from which on it may be clear that a number fails, and that it does: where one play in ten is bad because several phones are
+/// away at once, six good ones in a row say little.
 const FEWEST_PLAYS: usize = 6;
+const PLAYS_TO_TRUST: usize = 16;
+/// So many standard errors away from the objective a share is clear.
 const CLEAR: f64 = 2.0;
 /// No error is smaller: plays are few.
 const LEAST_ERROR: f64 = 0.01;
@@ -146,7 +148,7 @@ impl<'a> Search<'a> {
             // It fails for sure if one class does, and does for sure if all do.
             let (all, fails) =
                 classes.fold((true, false), |(all, any), (clear, below)| (all && clear, any || (clear && below)));
-            let sure = scores.len() >= FEWEST_PLAYS && (all || fails);
+            let sure = (fails && scores.len() >= FEWEST_PLAYS) || (all && scores.len() >= PLAYS_TO_TRUST);
             (!sure).then_some((scores.len(), phones))
         });
         unclear.min().map(|(_, phones)| phones)
