@@ -12,7 +12,7 @@ export const phaseOf = (phase) => own(PHASES, phase) ?? String(phase ?? "");
 /** Its price a day, or the one that only it states of itself. */
 export function priceOf(cost, claimed) {
   if (Number.isFinite(cost)) return `${acu(cost)} a day`;
-  return Number.isFinite(claimed) ? `${acu(claimed)} a day as it says itself: counts nowhere until you state it (huntgroup replicas patch --cost-acu-per-day)` : null;
+  return Number.isFinite(claimed) ? `${acu(claimed)} a day as it says itself: counts nowhere until you state it (huntgroup replicas patch NAME --cost-acu-per-day N)` : null;
 }
 
 const FIELDS = { context_tokens: "context", expires_at: "end", cost_acu_per_day: "cost", prefill_rate: "reading speed", decode_rate: "writing speed" };
