@@ -130,6 +130,14 @@ test("a model that nobody serves is told with what waits, and why", () => {
   assert.match(unknown.next, /Add a phone/);
 });
 
+test("what is to be done is told once", () => {
+  const gone = out(8, ENGINE, 1, { since_s: NOW - 60, finding: "closed" });
+  const found = of(gone, { queue: waiting("qwen-9b", 16) }).filter((one) => one.level === "bad");
+  assert.deepEqual(found.map((one) => one.key), ["model qwen-9b", "none"]);
+  assert.match(found[0].next, /^One cause took them/);
+  assert.equal(found[1].next, "As above.");
+});
+
 test("a pool that has just started is coming, not broken", () => {
   const [first] = of([...phones(5, { state: "joining" }), ...phones(1, { state: "quarantine" }, 6)]);
   assert.deepEqual([first.level, first.title], ["warn", "No phone is ready yet: 6 phones coming"]);

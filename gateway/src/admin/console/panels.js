@@ -229,7 +229,7 @@ function wantedOf({ verdict, now, wanted, wanted_last_look: last, kinds, confide
   const differs = Number.isFinite(last) && last !== wanted ? `the last look alone wants ${number(last)}` : "";
   // What is there need not be of use now.
   const served = serving < (now?.phones ?? 0) ? ` (${serving ? number(serving) : "none"} serving)` : "";
-  return [`${own(WANTED, verdict) ?? String(verdict)}: ${number(now?.phones)} now${served}, ${number(wanted)} wanted`, ways, differs, confidence === "low" ? "few requests to judge by" : ""]
+  return [`${own(WANTED, verdict) ?? String(verdict)}: ${number(now?.phones)} now${served}, ${number(wanted)} wanted`, ways, differs, confidence === "low" ? "not sure of it yet" : ""]
     .filter(Boolean).join("; ");
 }
 

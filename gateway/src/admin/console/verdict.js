@@ -113,7 +113,14 @@ export function verdict(state, now = nowOf(state)) {
   ];
   // Where something is amiss, but nothing bad, it is good to know that the rest works.
   if (!found.some((one) => one.level === "bad") && (pool.ready.length || pool.probation.length || !found.length)) found.push(allWell(state, pool, found.length > 0));
-  return found.map((one, at) => ({ detail: "", next: "", ...one, at })).sort((a, b) => RANK[a.level] - RANK[b.level] || a.at - b.at);
+  const told = found.map((one, at) => ({ detail: "", next: "", ...one, at })).sort((a, b) => RANK[a.level] - RANK[b.level] || a.at - b.at);
+  // What is to be done is told once, where it is told first: on a small screen the same again is what one has to scroll past.
+  const advised = new Set();
+  return told.map((one) => {
+    if (advised.has(one.next)) return { ...one, next: "As above." };
+    if (one.next) advised.add(one.next);
+    return one;
+  });
 }
 
 function ofConnection(state, now) {
