@@ -195,42 +195,12 @@ pub(super) fn merged(known: Option<&Origin>, said: &Announcement, moved: bool) -
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use super::super::relays::Relays;
-    use store::{By, ReplicaRecord, StatedFields, UnixMillis};
+    use store::{ReplicaRecord, UnixMillis};
 
     use super::*;
-    use crate::fleet::Amendment;
+    use crate::fleet::samples::{NOW, known, said, view};
 
-    const NOW: u64 = 1_000_000_000;
     const MOMENT: Moment = Moment { now_ms: NOW, silence_ms: 900_000 };
-
-    /// A replica at `https://aN.acu.run`, last heard of long ago.
-    fn known(id: u32, origin: Origin) -> ReplicaRecord {
-        ReplicaRecord {
-            id,
-            url: format!("https://a{id}.acu.run"),
-            name: format!("a{id}"),
-            stated: StatedFields::default(),
-            api_key: None,
-            drained: false,
-            source: ReplicaSource::Registration,
-            origin,
-            proven: None,
-            created: UnixMillis(0),
-            updated: UnixMillis(0),
-        }
-    }
-
-    fn view(records: &[ReplicaRecord]) -> View {
-        let mut view = View::default();
-        for record in records {
-            let url = ReplicaUrl::read(&record.url).unwrap();
-            view.insert(Arc::new(Replica::new(record, url.clone(), Relays::default().of(&url))));
-        }
-        view
-    }
 
     fn keyed(key: &str, verification: Verification) -> Origin {
         let public_key = Some(key.to_owned());
@@ -240,23 +210,6 @@ mod tests {
     fn placed(processor: &str) -> Origin {
         let (deployment, processor) = (Some("job".to_owned()), Some(processor.to_owned()));
         Origin { deployment, processor, verification: Verification::Token, ..Origin::default() }
-    }
-
-    /// What is said: by whom, as well as `origin` is verified.
-    fn said(origin: Origin) -> Announcement {
-        let signed_at = (origin.verification >= Verification::Signed).then_some(UnixMillis(NOW));
-        Announcement {
-            url: None,
-            deployment: origin.deployment,
-            processor: origin.processor,
-            public_key: origin.public_key,
-            pin: None,
-            verification: origin.verification,
-            signed_at,
-            source: ReplicaSource::Registration,
-            stated: Amendment::default(),
-            by: By { at: UnixMillis(NOW), who: "phone@192.0.2.1".into() },
-        }
     }
 
     /// What becomes of it at `https://aN.acu.run` (0: no address).

@@ -57,6 +57,8 @@ mod replica;
 mod report;
 mod resumable;
 mod room;
+#[cfg(test)]
+mod samples;
 mod slots;
 mod speeds;
 mod trial;

@@ -39,56 +39,24 @@ pub(super) fn place<'v>(
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::time::Duration;
 
-    use store::{By, Origin, Proof, ReplicaRecord, StatedFields, UnixMillis};
+    use store::{Origin, Proof, ReplicaRecord, UnixMillis};
 
     use super::*;
     use crate::{
         clock,
         config::Config,
-        fleet::{Amendment, relays::Relays, url::ReplicaUrl},
+        fleet::samples::{known, said, view},
     };
 
-    /// A phone that came by itself.
+    fn with(verification: Verification) -> Origin {
+        Origin { verification, ..Origin::default() }
+    }
+
+    /// A phone that came by itself, with no more than the token.
     fn record(id: u32) -> ReplicaRecord {
-        ReplicaRecord {
-            id,
-            url: format!("https://a{id}.acu.run"),
-            name: format!("a{id}"),
-            stated: StatedFields::default(),
-            api_key: None,
-            drained: false,
-            source: ReplicaSource::Registration,
-            origin: Origin { verification: Verification::Token, ..Origin::default() },
-            proven: None,
-            created: UnixMillis(0),
-            updated: UnixMillis(0),
-        }
-    }
-
-    fn view(records: impl IntoIterator<Item = ReplicaRecord>) -> View {
-        let mut view = View::default();
-        for record in records {
-            let url = ReplicaUrl::read(&record.url).unwrap();
-            view.insert(Arc::new(Replica::new(&record, url.clone(), Relays::default().of(&url))));
-        }
-        view
-    }
-
-    fn announcement(verification: Verification) -> Announcement {
-        Announcement {
-            url: None,
-            deployment: None,
-            processor: None,
-            public_key: None,
-            pin: None,
-            verification,
-            signed_at: None,
-            source: ReplicaSource::Registration,
-            stated: Amendment::default(),
-            by: By { at: UnixMillis(0), who: "phone@192.0.2.1".into() },
-        }
+        known(id, with(Verification::Token))
     }
 
     fn settings(max_unproven: usize, max_replicas: usize) -> Settings {
@@ -99,7 +67,7 @@ mod tests {
 
     /// Who makes room for a phone with no more than the token: a number, or `None` for "nobody has to".
     fn chosen(view: &View, settings: &Settings, now: Timestamp) -> Result<Option<u32>, &'static str> {
-        told(place(view, None, &announcement(Verification::Token), settings, now))
+        told(place(view, None, &said(with(Verification::Token)), settings, now))
     }
 
     fn told(place: Result<Option<&Replica>, AnnounceError>) -> Result<Option<u32>, &'static str> {
@@ -114,7 +82,7 @@ mod tests {
 
     #[test]
     fn one_that_has_shown_nothing_in_five_minutes_makes_room_and_none_does_before() {
-        let view = view((1..=3).map(record));
+        let view = view(&[1, 2, 3].map(record));
         let came = view.replicas.values().map(|replica| replica.past().there_since).max().unwrap();
         for (settings, refused) in
             [(settings(3, 100), "unproven"), (settings(100, 3), "full"), (settings(3, 3), "unproven")]
@@ -133,10 +101,10 @@ mod tests {
     fn one_that_has_shown_what_it_is_makes_room_for_nobody_and_no_newcomer_is_spared_for_one_that_is_vouched_for() {
         let proven = || ReplicaRecord { proven: Some(Proof { at: UnixMillis(1), models: None }), ..record(1) };
         let now = clock::now() + 60 * MINUTE;
-        assert_eq!(chosen(&view([proven()]), &settings(1, 1), now), Err("full"));
-        assert_eq!(chosen(&view([proven()]), &settings(1, 2), now), Ok(None));
-        let view = view([proven(), record(2)]);
-        let assigned = announcement(Verification::Assigned);
+        assert_eq!(chosen(&view(&[proven()]), &settings(1, 1), now), Err("full"));
+        assert_eq!(chosen(&view(&[proven()]), &settings(1, 2), now), Ok(None));
+        let view = view(&[proven(), record(2)]);
+        let assigned = said(with(Verification::Assigned));
         assert_eq!(told(place(&view, None, &assigned, &settings(1, 2), clock::now())), Ok(Some(2)));
         assert_eq!(told(place(&view, None, &assigned, &settings(1, 3), clock::now())), Ok(None));
     }
