@@ -2,8 +2,6 @@
 //!
 //! What the rates are learned from, and how, is in `learning`; here they are together, as the ranks and the views need them.
 
-use std::collections::BTreeMap;
-
 use crate::{
     event::Rates,
     learning::{Done, History, Rate},
@@ -106,24 +104,27 @@ impl Speeds {
 
     /// How fast it was when, reading and writing together: in a span without work as in the one before. `None` until it was measured.
     pub(crate) fn pace(&self, now: Timestamp) -> Option<Pace> {
-        let mut spans: BTreeMap<u64, Done> = BTreeMap::new();
+        let oldest = History::oldest(now);
+        // No map: this is asked of every replica at once, under the scheduler's lock.
+        let mut spans = [Done::default(); History::SPANS];
         for rate in [&self.prefill, &self.decode] {
             let Some(mean) = rate.mean(now) else { continue };
             for (span, done) in rate.done().spans(now) {
-                let sum = spans.entry(span).or_default();
-                *sum = sum.and(Done { work: done.work / mean, seconds: done.seconds });
+                if let Some(sum) = spans.get_mut((span - oldest) as usize) {
+                    *sum = sum.and(Done { work: done.work / mean, seconds: done.seconds });
+                }
             }
         }
-        spans.retain(|_, done| done.seconds >= LEAST_SECONDS);
-        let (first, last) = (*spans.first_key_value()?.0, *spans.last_key_value()?.0);
+        let says = |done: &Done| done.seconds >= LEAST_SECONDS;
+        let (first, last) = (spans.iter().position(says)?, spans.iter().rposition(says)?);
         let mut share = 1.0;
-        let shares = (first..=last).map(|span| {
-            if let Some(done) = spans.get(&span) {
+        let shares = spans.get(first..=last)?.iter().map(|done| {
+            if says(done) {
                 share = (done.work / done.seconds) as f32;
             }
             share
         });
-        Some(Pace { start: History::begins(first), shares: shares.collect() })
+        Some(Pace { start: History::begins(oldest + first as u64), shares: shares.collect() })
     }
 
     /// Typical requests per second on an idle replica as measured: one number to compare replicas by. `None` until then.

@@ -5,8 +5,6 @@ use std::collections::VecDeque;
 use super::up_to;
 use crate::time::Timestamp;
 
-/// Spans that are kept.
-const MOST_SPANS: u64 = 60;
 /// More than any work, and any time that it takes.
 const MOST: f64 = 1e18;
 
@@ -30,6 +28,8 @@ pub(crate) struct History(VecDeque<(u64, Done)>);
 impl History {
     /// A span: two minutes. Phones get hot and cool down in some ten.
     pub(crate) const SECONDS: f64 = 120.0;
+    /// Spans that are kept.
+    pub(crate) const SPANS: usize = 60;
 
     /// The number of the span in which a moment lies.
     pub(crate) fn span(at: Timestamp) -> u64 {
@@ -47,7 +47,7 @@ impl History {
         let until = self::seconds(now);
         let last = Self::span(now);
         let from = (until - seconds).max(0.0);
-        let first = ((from / Self::SECONDS) as u64).max(last.saturating_sub(MOST_SPANS));
+        let first = ((from / Self::SECONDS) as u64).max(last.saturating_sub(Self::SPANS as u64));
         let length = (until - from).max(f64::MIN_POSITIVE);
         for span in first..=last {
             let begins = span as f64 * Self::SECONDS;
@@ -64,14 +64,19 @@ impl History {
             Some((_, sum)) => *sum = sum.and(done),
             None => self.0.insert(at, (span, done)),
         }
-        while self.0.len() as u64 > MOST_SPANS {
+        while self.0.len() > Self::SPANS {
             self.0.pop_front();
         }
     }
 
+    /// The oldest span that counts.
+    pub(crate) fn oldest(now: Timestamp) -> u64 {
+        Self::span(now).saturating_sub(Self::SPANS as u64 - 1)
+    }
+
     /// All spans that are not too old, in their order.
     pub(crate) fn spans(&self, now: Timestamp) -> impl Iterator<Item = (u64, Done)> + '_ {
-        let oldest = Self::span(now).saturating_sub(MOST_SPANS - 1);
+        let oldest = Self::oldest(now);
         self.0.iter().copied().filter(move |(span, _)| *span >= oldest)
     }
 
