@@ -21,23 +21,11 @@ import time
 root = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(root / "gateway" / "tests" / "e2e"))
 from support import gateway as under_test, phones as fleet  # noqa: E402
-from support.browser import Browser, assert_untroubled  # noqa: E402
+from support.browser import FRAMES, Browser, assert_untroubled  # noqa: E402
 from support.gateway import ADMIN_TOKEN, Gateway, replica  # noqa: E402
 
 CATEGORIES = ["toplevel", "devtools.timeline", "__metadata"]
 LONG_MS = 50
-FRAMES = """async (seconds) => {
-    const frames = [];
-    let before = performance.now();
-    const end = before + seconds * 1000;
-    while (before < end) {
-        await new Promise(requestAnimationFrame);
-        const now = performance.now();
-        frames.push(now - before);
-        before = now;
-    }
-    return frames.sort((a, b) => a - b);
-}"""
 
 
 class Trace:

@@ -99,6 +99,8 @@ function draw() {
     if (dirty.delete(part) && drawPart(now, isLate) === false) dirty.add(part);
     if (isLate()) break;
   }
+  // For whoever waits until the page shows what it was told.
+  document.body.toggleAttribute("data-drawing", dirty.size > 0);
   if (dirty.size) soon();
 }
 

@@ -114,13 +114,8 @@ export function verdict(state, now = nowOf(state)) {
   // Where something is amiss, but nothing bad, it is good to know that the rest works.
   if (!found.some((one) => one.level === "bad") && (pool.ready.length || pool.probation.length || !found.length)) found.push(allWell(state, pool, found.length > 0));
   const told = found.map((one, at) => ({ detail: "", next: "", ...one, at })).sort((a, b) => RANK[a.level] - RANK[b.level] || a.at - b.at);
-  // What is to be done is told once, where it is told first: on a small screen the same again is what one has to scroll past.
-  const advised = new Set();
-  return told.map((one) => {
-    if (advised.has(one.next)) return { ...one, next: "As above." };
-    if (one.next) advised.add(one.next);
-    return one;
-  });
+  // What is to be done is not told twice in a row: on a small screen the same again is what one has to scroll past.
+  return told.map((one, at) => (one.next && one.next === told[at - 1]?.next ? { ...one, next: "As above." } : one));
 }
 
 function ofConnection(state, now) {

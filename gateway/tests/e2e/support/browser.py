@@ -7,6 +7,20 @@ from playwright.sync_api import sync_playwright
 
 from .gateway import root
 
+#: How long each frame of a page took in so many seconds, in ms, the shortest first.
+FRAMES = """async (seconds) => {
+    const frames = [];
+    let before = performance.now();
+    const end = before + seconds * 1000;
+    while (before < end) {
+        await new Promise(requestAnimationFrame);
+        const now = performance.now();
+        frames.push(now - before);
+        before = now;
+    }
+    return frames.sort((a, b) => a - b);
+}"""
+
 fetched = root / ".venv-e2e" / "tools" / "chromium" / "unpacked"
 
 
